@@ -1,0 +1,193 @@
+"""The one door by which formulas leave SymPy: NumPy kernels, written and compared.
+
+Scalar kernels get one joint common-subexpression elimination over all their outputs, so that a
+gradient costs little more than its value. Matrix kernels are printed as they are. The printer is
+strict: what has no exact NumPy counterpart is an error, never a comment in the output.
+"""
+
+import difflib
+import inspect
+import os
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import sympy
+from sympy import Symbol, cse, numbered_symbols
+from sympy.printing.numpy import NumPyPrinter
+from sympy.printing.precedence import PRECEDENCE
+
+from derive import spec as spec_module
+from derive.attention import ACTIVATIONS, Attention
+from derive.bayes import bayes_module
+from derive.errors import DeriveError
+from derive.gradient import gradient_module
+from derive.hessian import origin_kernels
+from derive.loss import log_weight_kernel, race_module, score_gradient_kernel
+from derive.spec import Kernel, Module
+
+COMMAND = "headflow derive --write"
+TARGET = Path(__file__).resolve().parent.parent / "numeric" / "_generated"
+
+
+class _KernelPrinter(NumPyPrinter):
+    """NumPy source with ``np.`` names; traces and one-based sizes included."""
+
+    _default_settings = {**NumPyPrinter._default_settings, "fully_qualified_modules": True,
+                         "strict": True}
+
+    def _module_format(self, fqn: str, register: bool = True) -> str:
+        return super()._module_format(fqn, register).replace("numpy.", "np.")
+
+    def _print_Trace(self, expr: sympy.Trace) -> str:
+        return f"np.trace({self._print(expr.arg)})"
+
+    def _print_MatMul(self, expr: sympy.MatMul) -> str:
+        coefficient, factors = expr.as_coeff_matrices()
+        product = " @ ".join(self.parenthesize(f, PRECEDENCE["Mul"]) for f in factors)
+        if coefficient == 1:
+            return product
+        return f"{self.parenthesize(coefficient, PRECEDENCE['Mul'])}*({product})"
+
+    def _print_Function(self, expr: sympy.Function) -> str:
+        raise DeriveError(f"no NumPy counterpart of {expr.func.__name__}")
+
+
+def activation_module(attention: Attention) -> Module:
+    """Return everything that is generated for one activation."""
+    return Module(
+        attention.module,
+        f"Kernels of {attention.name} attention.",
+        (
+            log_weight_kernel(attention),
+            score_gradient_kernel(attention),
+            *origin_kernels(attention),
+        ),
+        (
+            ("NAME", attention.name),
+            ("NORMALIZATION", attention.normalization),
+            ("PARAMETERS", attention.trained),
+            ("MAX_HEADS", None),
+        ),
+    )
+
+
+def all_modules() -> tuple[Module, ...]:
+    """Derive all built-in modules from nothing."""
+    shared = (race_module(), gradient_module(), bayes_module())
+    return shared + tuple(activation_module(a) for a in ACTIVATIONS.values())
+
+
+def kernel_source(kernel: Kernel) -> str:
+    """Return one kernel as Python source."""
+    renamed = {
+        a.symbol: Symbol(a.name, **a.symbol.assumptions0)
+        for a in kernel.inputs
+        if isinstance(a.symbol, Symbol)
+    }
+    expressions = [o.expression.xreplace(renamed) for o in kernel.outputs]
+    if kernel.is_matrix:
+        names = {str(a.symbol): a.name for a in kernel.inputs}
+        if any(symbol != name for symbol, name in names.items()):
+            raise DeriveError(f"{kernel.name}: matrix arguments keep their symbols' names")
+        shared: list[tuple[Symbol, sympy.Expr]] = []
+    else:
+        shared, expressions = cse(
+            expressions, symbols=numbered_symbols("x", real=True), order="canonical"
+        )
+    printer = _KernelPrinter()
+    lines = [
+        f"    {a.name} = np.asarray({a.name}, dtype=float)"
+        for a in kernel.inputs
+        if isinstance(a.symbol, Symbol) and a.symbol.is_integer
+    ]
+    lines += [f"    {name} = {printer.doprint(value)}" for name, value in shared]
+    scalars = {a.symbol for a in kernel.inputs}
+    partial = [not kernel.is_matrix and o.expression.free_symbols != scalars
+               for o in kernel.outputs]
+    if any(partial):
+        shapes = ", ".join(f"np.shape({a.name})" for a in kernel.inputs)
+        lines.append(f"    shape = np.broadcast_shapes({shapes})")
+    for output, expression, broadcast in zip(kernel.outputs, expressions, partial, strict=True):
+        value = printer.doprint(expression) + (".0" if expression.is_Integer else "")
+        lines.append(
+            f"    {output.name} = " + (f"np.broadcast_to({value}, shape)" if broadcast else value)
+        )
+    operations = sympy.count_ops([value for _, value in shared] + expressions)
+    arguments = ", ".join(a.name for a in kernel.inputs)
+    doc = [f'    """{kernel.summary}', "", f"    Source: {kernel.reference}.",
+           f"    Domain: {kernel.domain}.", f"    Cost: {operations} operations.", "",
+           "    Parameters", "    ----------"]
+    for a in kernel.inputs:
+        doc += [f"    {a.name} : {a.shape}", f"        {a.doc}."]
+    doc += ["", "    Returns", "    -------"]
+    for o in kernel.outputs:
+        doc += [f"    {o.name} : {o.shape}", f"        {o.doc}."]
+    doc.append('    """')
+    body = "\n".join(doc + lines)
+    return f"def {kernel.name}({arguments}):\n{body}\n    return {', '.join(o.name for o in kernel.outputs)}\n"
+
+
+def module_source(module: Module) -> str:
+    """Return one generated module as Python source."""
+    kernels = "\n\n".join(kernel_source(k) for k in module.kernels)
+    imports = "import numpy as np\n\n" if "np." in kernels else ""
+    constants = "".join(f"{name} = {value!r}\n" for name, value in module.constants)
+    return (
+        f'"""{module.summary}\n\nGenerated by `{COMMAND}`; edit the definition in `derive`, not '
+        f"this file.\nSpec {module.digest(_emitter_text())}, SymPy {sympy.__version__}.\n"
+        f'"""\n\n{imports}{constants}\n\n{kernels}'.replace("\n\n\n\n", "\n\n\n")
+    )
+
+
+def _emitter_text() -> str:
+    """Source text of the emitter and of the spec, as part of every hash."""
+    return inspect.getsource(sys.modules[__name__]) + inspect.getsource(spec_module)
+
+
+def _index_source(modules: tuple[Module, ...]) -> str:
+    names = sorted(m.name for m in modules)
+    table = "".join(f'    "{a.name}": {a.module},\n' for a in ACTIVATIONS.values())
+    return (
+        f'"""Generated kernels; the activations by name. Written by `{COMMAND}`."""\n\n'
+        f"from numeric._generated import {', '.join(names)}\n\n"
+        f"ACTIVATIONS = {{\n{table}}}\n\n__all__ = {sorted([*names, 'ACTIVATIONS'])!r}\n"
+    )
+
+
+def render() -> dict[str, str]:
+    """Derive everything and return ``{file name: source}``."""
+    modules = all_modules()
+    files = {f"{m.name}.py": module_source(m) for m in modules}
+    return files | {"__init__.py": _index_source(modules)}
+
+
+def write(target: Path = TARGET) -> list[Path]:
+    """Write all generated files, each to a temporary name first, and return their paths."""
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, source in render().items():
+        handle, temporary = tempfile.mkstemp(dir=target, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(source)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target / name)
+        written.append(target / name)
+    return written
+
+
+def drift(target: Path = TARGET) -> str:
+    """Return a unified diff between the files in `target` and a fresh derivation ('' if none)."""
+    fresh = render()
+    stale = {p.name for p in target.glob("*.py")} if target.is_dir() else set()
+    report = []
+    for name in sorted(set(fresh) | stale):
+        path = target / name
+        old = path.read_text(encoding="utf-8") if path.is_file() else ""
+        report += difflib.unified_diff(
+            old.splitlines(True), fresh.get(name, "").splitlines(True), f"a/{name}", f"b/{name}"
+        )
+    if report and version("sympy") not in "".join(fresh.values()):
+        raise DeriveError("the SymPy version could not be read")
+    return "".join(report)

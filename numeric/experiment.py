@@ -1,0 +1,360 @@
+"""Experiment files: a task, an attention layer, a start and the settings of the runs, in TOML."""
+
+import inspect
+import os
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from numeric.errors import NOTHING, ExperimentError, InputError, Verbatim
+from numeric.task import (
+    MOST_HEADS,
+    Attention,
+    DiscretePrior,
+    GaussianPrior,
+    MixturePrior,
+    Prior,
+    State,
+    Task,
+    empirical,
+    flipped_spike,
+    isotropic,
+)
+from numeric.validate import (
+    choices_words,
+    one_of,
+    points,
+    real_array,
+    real_number,
+    store,
+    whole_number,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FlowSettings:
+    """How to run the order-parameter flow.
+
+    Parameters
+    ----------
+    eta : float
+        Scale of the initial keys, k_h ~ N(0, eta^2 I / D); > 0.
+    dimension : int
+        Token dimension D that sets the size eta / sqrt(D) of the initial m.
+    tau_max : float
+        Time tau = gamma * steps at which to stop; > 0.
+    kappa : float
+        Noise level gamma * D / N_b; >= 0.
+    seed : int
+        Seed of the initial state; >= 0.
+
+    Raises
+    ------
+    InputError
+        If a setting is outside its range.
+    """
+
+    eta: float = 0.1
+    dimension: int = 1000
+    tau_max: float = 100.0
+    kappa: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        store(
+            self,
+            eta=real_number("eta", self.eta, positive=True),
+            dimension=whole_number("dimension", self.dimension, 1),
+            tau_max=real_number("tau_max", self.tau_max, positive=True),
+            kappa=real_number("kappa", self.kappa, minimum=0),
+            seed=whole_number("seed", self.seed, 0),
+        )
+
+
+@dataclass(frozen=True)
+class SGDSettings:
+    """How to run stochastic gradient descent at finite token dimension.
+
+    Parameters
+    ----------
+    dimension : int
+        Token dimension D.
+    batch : int
+        Samples N_b of each step.
+    step : float, optional
+        Step gamma; > 0.
+    runs : int
+        Number of independent runs.
+    seed : int
+        Seed of all runs; >= 0.
+
+    Raises
+    ------
+    InputError
+        If a setting is outside its range.
+    """
+
+    dimension: int = 500
+    batch: int = 1
+    step: float | None = None
+    runs: int = 16
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        store(
+            self,
+            dimension=whole_number("dimension", self.dimension, 1),
+            batch=whole_number("batch", self.batch, 1),
+            step=None if self.step is None else real_number("step", self.step, positive=True),
+            runs=whole_number("runs", self.runs, 1),
+            seed=whole_number("seed", self.seed, 0),
+        )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment.
+
+    Parameters
+    ----------
+    name : str
+        Name of the example, or the file's name without its suffix.
+    path : Path, optional
+        Where the file is; ``None`` for examples and texts.
+    task : Task
+    attention : Attention
+    state : State, optional
+        A fixed start; it is completed by `State.check`.
+    flow : FlowSettings
+    sgd : SGDSettings
+
+    Raises
+    ------
+    InputError
+        If the state does not belong to the task and the attention layer, or a dimension is below
+        F + H.
+    """
+
+    name: str
+    path: Path | None
+    task: Task
+    attention: Attention
+    state: State | None = None
+    flow: FlowSettings = FlowSettings()
+    sgd: SGDSettings = SGDSettings()
+
+    def __post_init__(self) -> None:
+        features = self.task.prior.features
+        least = features + self.attention.heads
+        whole_number("flow.dimension", self.flow.dimension, least)
+        whole_number("sgd.dimension", self.sgd.dimension, least)
+        if self.state is not None:
+            try:
+                store(self, state=self.state.check(self.attention, features))
+            except InputError as error:
+                name = f"state.{error.name}"
+                raise InputError(name, error.found, error.expected) from None
+
+
+def example_names() -> tuple[str, ...]:
+    """Return the names of the examples that come with headflow, sorted."""
+    files = (resources.files("numeric") / "examples").iterdir()
+    return tuple(sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")))
+
+
+def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
+    """Load an example by its name, or an experiment file by its path.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        A name among `example_names`; anything else is a path.
+
+    Raises
+    ------
+    ExperimentError
+        If there is no such file, or anything in it is not what it must be; one line that names the
+        file, the key, what was found and what is expected.
+    """
+    label = str(name_or_path)
+    if label in example_names():
+        resource = resources.files("numeric") / "examples" / f"{label}.toml"
+        return parse_experiment(resource.read_text(encoding="utf-8"), label)
+    expected = f"a TOML file, or an example: {choices_words(label, example_names())}"
+    try:
+        path = Path(name_or_path)
+        content = path.read_bytes()
+    except (OSError, ValueError, TypeError) as error:  # a directory, a NUL in the path, no path
+        raise ExperimentError(label, "file", _reason(error), expected) from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"byte {content[error.start]:#04x} at position {error.start}"
+        raise ExperimentError(label, "file", Verbatim(found), "UTF-8 text") from None
+    return parse_experiment(text, path.stem, path.parent, path)
+
+
+def parse_experiment(
+    text: str, name: str, directory: str | os.PathLike[str] = ".", path: Path | None = None
+) -> Experiment:
+    """Build the experiment that a TOML text describes.
+
+    Parameters
+    ----------
+    text : str
+        The content of an experiment file.
+    name : str
+        Name of the experiment; error messages use it where there is no path.
+    directory : path
+        Where the sample files that the text names are looked up.
+    path : Path, optional
+        Where the text comes from.
+
+    Raises
+    ------
+    ExperimentError
+        If anything in the text is not what it must be; see `load_experiment`.
+    """
+    file = name if path is None else str(path)
+    try:
+        entries = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError covers integers of too many digits
+        raise ExperimentError(file, "file", _reason(error), "TOML") from None
+
+    priors: dict[str, Callable[..., Prior]] = {
+        "gaussian": GaussianPrior,
+        "discrete": DiscretePrior,
+        "mixture": MixturePrior,
+        "empirical": partial(_empirical, Path(directory)),
+        "isotropic": isotropic,
+        "flipped-spike": flipped_spike,
+    }
+    return _Table(file, "", entries).build(
+        partial(Experiment, name, path),
+        task=lambda task: task.build(Task, prior=lambda prior: prior.build_kind(priors)),
+        attention=lambda attention: attention.build(Attention),
+        state=lambda state: state.build(_state),
+        flow=lambda flow: flow.build(FlowSettings),
+        sgd=lambda sgd: sgd.build(SGDSettings),
+    )
+
+
+class _Table:
+    """One table of an experiment file; every error about it names the file and the dotted key."""
+
+    def __init__(self, file: str, key: str, entries: object) -> None:
+        if not isinstance(entries, dict):
+            raise ExperimentError(file, key, entries, "a table")
+        self.file, self.key, self.entries = file, key, entries
+
+    def dotted(self, name: str) -> str:
+        """Return the full key of an entry."""
+        return f"{self.key}.{name}" if self.key else name
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Make an error about an argument one about the entry of that name."""
+        try:
+            yield
+        except ExperimentError:
+            raise
+        except InputError as error:
+            key = self.dotted(error.name)
+            raise ExperimentError(self.file, key, error.found, error.expected) from None
+
+    def build(self, make: Callable[..., T], **subtables: Callable[["_Table"], object]) -> T:
+        """Call `make`, whose parameters are exactly the keys this table may have.
+
+        A required parameter without an entry is passed as NOTHING, for its validator to refuse. An
+        entry among `subtables` is a table itself, and passed as what the function given there makes
+        of it.
+        """
+        parameters = inspect.signature(make).parameters
+        for name in self.entries:
+            if name not in parameters:
+                expected = choices_words(name, parameters)
+                raise ExperimentError(
+                    self.file, self.dotted(name), Verbatim("an unknown key"), expected
+                )
+        arguments: dict[str, object] = {}
+        for name, parameter in parameters.items():
+            if name in self.entries or parameter.default is parameter.empty:
+                entry = self.entries.get(name, NOTHING)
+                read = subtables.get(name)
+                arguments[name] = (
+                    read(_Table(self.file, self.dotted(name), entry)) if read else entry
+                )
+        with self.named():
+            return make(**arguments)
+
+    def build_kind(self, kinds: Mapping[str, Callable[..., T]]) -> T:
+        """Call the function that the entry ``kind`` selects with the other entries."""
+        with self.named():
+            kind = one_of("kind", self.entries.get("kind", NOTHING), kinds)
+        others = {name: entry for name, entry in self.entries.items() if name != "kind"}
+        return _Table(self.file, self.key, others).build(kinds[kind])
+
+
+def _state(m: object, r: object = None, b: object = None, v: object = None) -> State:
+    """Make one state, by default with r = 0."""
+    alignments = real_array("m", m, (None, None))
+    heads = len(alignments)
+    if heads > MOST_HEADS:
+        raise InputError("m", alignments, f"at most {MOST_HEADS} heads")
+    overlaps = np.zeros((heads, heads)) if r is None else real_array("r", r, (heads, heads))
+    biases, values = (
+        x if x is None else real_array(name, x, (heads,)) for name, x in (("b", b), ("v", v))
+    )
+    return State(alignments, overlaps, biases, values)
+
+
+def _empirical(directory: Path, file: object) -> DiscretePrior:
+    """Make the prior of the samples in a file."""
+    if not isinstance(file, str) or Path(file).suffix not in _READERS:
+        raise InputError("file", file, "the name of a .npy or .csv file of samples")
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            samples = _READERS[Path(file).suffix](directory / file)
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - unknown bytes fail to be an array in any way
+        found = Verbatim(f"{file!r}: {_reason(error)}")
+        raise InputError("file", found, "a readable .npy or .csv file of samples") from None
+    return empirical(points("file", samples))
+
+
+def _read_npy(path: Path) -> object:
+    with path.open("rb") as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+
+
+def _read_csv(path: Path) -> object:
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
+        if line.strip():
+            try:
+                rows.append([float(cell) for cell in line.split(",")])
+            except ValueError:
+                found = Verbatim(f"{line!r} in line {number} of {path.name}")
+                expected = "numbers separated by commas in every line, no header line"
+                raise InputError("file", found, expected) from None
+    return rows
+
+
+_READERS: dict[str, Callable[[Path], object]] = {".npy": _read_npy, ".csv": _read_csv}
+
+
+def _reason(error: Exception) -> Verbatim:
+    """Return the bare message of an error, as something that was found."""
+    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return Verbatim(words[:1].lower() + words[1:])

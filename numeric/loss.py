@@ -1,0 +1,290 @@
+"""Exact population loss and its gradient, with an error.
+
+``E = 1 - 2 A + B`` (MODEL section 1) by race integrals. Nothing is sampled unless a pooled activation
+has more score dimensions than a product rule can cover; then the token's Gaussian is integrated by
+randomized quasi-Monte Carlo and the standard error is part of the reported one.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numeric._generated import ACTIVATIONS, order_parameters
+from numeric.errors import InputError, QuadratureError
+from numeric.quadrature import ROUNDOFF, Array, gaussian_rule, standard_normal_nets
+from numeric.race import (
+    Law,
+    Points,
+    marginal_points,
+    pair_races,
+    pooled_points,
+    race_grid,
+    single_races,
+)
+from numeric.task import Attention, State, Task
+from numeric.validate import real_number
+
+# Pooled races: points of a token's law up to which a product rule is used (one evaluation; a step of
+# a flow), and the quasi-Monte Carlo nets used beyond.
+MOST_POINTS, FLOW_POINTS = 1_500_000, 40_000
+NETS, NET_SIZE, LARGEST_NET = 8, 2048, 32_768
+MOST_DIGITS = 14.0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A population loss with its gradient.
+
+    Attributes
+    ----------
+    value, error : float
+        ``E`` and an estimate of its absolute error (arrays for a batch of states).
+    m, r, b : arrays
+        ``dE/dm`` (H, F), ``dE/dr`` (H, H; symmetric, ``dE = tr(G dr)``) and ``dE/db`` (H,), the last
+        ``None`` without biases.
+    gradient_error : float
+        Estimate of the largest absolute error of a gradient entry.
+    method : str
+        ``"quadrature"``, or ``"quasi-Monte Carlo"``.
+    """
+
+    value: float | Array
+    error: float | Array
+    m: Array
+    r: Array
+    b: Array | None
+    gradient_error: float | Array
+    method: str
+
+
+def population_loss(state: State, task: Task, attention: Attention, tol: float = 1e-8) -> Loss:
+    """Return the population loss, its gradient and their errors.
+
+    Parameters
+    ----------
+    state : State
+        Order parameters, m (..., H, F), r (..., H, H), b (..., H); a batch is evaluated one by one.
+    task : Task
+    attention : Attention
+    tol : float
+        Absolute error aimed at. The reported error says what was reached.
+
+    Returns
+    -------
+    Loss
+        All arrays carry the batch's shape.
+
+    Raises
+    ------
+    InputError
+        If the state does not fit the task and the attention, or `tol` is not positive.
+    QuadratureError
+        If the scores are so spread that no affordable rule reaches even three digits.
+
+    Notes
+    -----
+    MODEL sections 1 and 4. The loss is evaluated with two numbers of digits; the error is their
+    difference, reduced by one of the three digits gained between them.
+    """
+    tol = real_number("tol", tol, positive=True)
+    state = state.check(attention, task.prior.features)
+    if state.batch_shape:
+        results = [
+            population_loss(state.at(index), task, attention, tol)
+            for index in np.ndindex(*state.batch_shape)
+        ]
+        return _stacked(results, state.batch_shape)
+    digits = float(np.clip(1 - np.log10(tol), 4.0, MOST_DIGITS - 2))
+    coarse = evaluate(state, task, attention, max(digits - 3, 3.0), MOST_POINTS)
+    net = NET_SIZE
+    while True:
+        fine = evaluate(state, task, attention, digits, MOST_POINTS, net)
+        error, gradient_error = _errors(coarse, fine)
+        sampled = fine.method != "quadrature"
+        if error <= tol or (net >= LARGEST_NET if sampled else digits >= MOST_DIGITS):
+            return Loss(fine.value, error, fine.m, fine.r, fine.b, gradient_error, fine.method)
+        if sampled:
+            net = 4 * net
+        else:
+            coarse, digits = fine, min(digits + 3, MOST_DIGITS)
+
+
+def evaluate(
+    state: State,
+    task: Task,
+    attention: Attention,
+    digits: float,
+    most_points: int = FLOW_POINTS,
+    net_size: int = NET_SIZE,
+) -> Loss:
+    """Return the loss and gradient at one resolution: no error estimate but the sampling error.
+
+    This is what a flow calls at every step; see `population_loss` for the parameters.
+    """
+    kernel = ACTIVATIONS[attention.activation]
+    null, relevant = token_laws(state, task)
+    tokens = float(task.tokens)
+    if kernel.NORMALIZATION == "per-head":
+        value = _per_head(null, relevant, tokens, digits)
+        spread, method = 0.0, "quadrature"
+    else:
+        assert state.b is not None
+        value, spread, method = _pooled(null, relevant, state.b, tokens, digits, most_points, net_size)
+    m, r, b = _order_parameter_gradient(state, task, null, relevant)
+    in_b = b if "b" in kernel.PARAMETERS else None
+    return Loss(1 + value, spread, m, r, in_b, spread, method)
+
+
+def token_laws(state: State, task: Task) -> tuple[Law, list[Law]]:
+    """Return the Gaussian score law of an irrelevant token and the relevant token's mixture."""
+    m, r = state.m, state.r
+    null = Law(1.0, np.zeros(len(m)), m @ m.T + r)
+    relevant = [
+        Law(float(weight), m @ mean, null.cov + m @ covariance @ m.T)
+        for weight, mean, covariance in zip(*task.prior.components(), strict=True)
+        if weight > 0
+    ]
+    return null, relevant
+
+
+def _order_parameter_gradient(
+    state: State, task: Task, null: Law, relevant: list[Law]
+) -> tuple[Array, Array, Array]:
+    features = task.prior.features
+    weights, means, covariances = task.prior.components()
+    kept = weights > 0
+    unit = np.eye(features)
+    parts = [(null, np.zeros(features), unit)]
+    parts += [
+        (law, mean, unit + covariance)
+        for law, mean, covariance in zip(relevant, means[kept], covariances[kept], strict=True)
+    ]
+    in_m, in_r, in_b = np.zeros_like(state.m), np.zeros_like(state.r), np.zeros(len(state.m))
+    for law, mean, second in parts:
+        share_m, share_r = order_parameters.law_gradient(
+            state.m, mean[:, None], second, law.g[:, None], law.Gamma
+        )
+        in_m += share_m
+        in_r += share_r
+        in_b += law.b
+    return in_m, in_r, in_b
+
+
+def _per_head(null: Law, relevant: list[Law], tokens: float, digits: float) -> float:
+    heads = len(null.mean)
+    mix = [law.weight for law in relevant]
+    coarse = [marginal_points(law, 3.0, tokens, digits) for law in (null, *relevant)]
+    time = race_grid(coarse[0], list(zip(mix, coarse[1:], strict=True)), tokens, digits)
+    points = [marginal_points(law, digits, tokens) for law in (null, *relevant)]
+    value = np.full(heads, 1 / heads)
+    single = single_races(null, relevant, points[0], points[1:], time, tokens, value, value**2)
+    return single + pair_races(null, relevant, time, tokens, 1 / heads**2, digits)
+
+
+def _pooled(
+    null: Law,
+    relevant: list[Law],
+    bias: Array,
+    tokens: float,
+    digits: float,
+    most_points: int,
+    net_size: int,
+) -> tuple[float, float, str]:
+    laws, one = (null, *relevant), np.ones(1)
+    mix = [law.weight for law in relevant]
+    axes = [_principal_axes(law) for law in laws]
+    coarse = [
+        _product_points(law, bias, axis, _coarse_rules(axis, digits, tokens))
+        for law, axis in zip(laws, axes, strict=True)
+    ]
+    time = race_grid(coarse[0], list(zip(mix, coarse[1:], strict=True)), tokens, digits)
+
+    def loss(points: list[Points]) -> float:
+        return single_races(null, relevant, points[0], points[1:], time, tokens, one, one)
+
+    rules = [_axis_rules(axis, digits, tokens) for axis in axes]
+    if max(_size(rule) for rule in rules) <= most_points:
+        points = [_product_points(*x) for x in zip(laws, [bias] * len(laws), axes, rules,
+                                                   strict=True)]
+        return loss(points), 0.0, "quadrature"
+    weights = np.full(net_size, 1 / net_size)
+    roots = [(vectors * sigma) @ vectors.T for sigma, vectors in axes]
+    values = [
+        loss([pooled_points(law, bias, net @ root, weights)
+              for law, root in zip(laws, roots, strict=True)])
+        for net in standard_normal_nets(len(bias), NETS, net_size)
+    ]
+    for law in laws:
+        law.g, law.Gamma, law.b = law.g / NETS, law.Gamma / NETS, law.b / NETS
+    error = float(np.std(values, ddof=1) / np.sqrt(NETS))
+    return float(np.mean(values)), error, "quasi-Monte Carlo"
+
+
+def _principal_axes(law: Law) -> tuple[Array, Array]:
+    """Standard deviations and unit vectors (columns) of a law's principal axes."""
+    values, vectors = np.linalg.eigh(law.cov)
+    return np.sqrt(np.maximum(values, 0.0)), vectors
+
+
+def _axis_rules(
+    axes: tuple[Array, Array], digits: float, tokens: float, reach: float | None = None
+) -> list:
+    """A one-dimensional rule for each axis, as fine as its largest effect on a score demands."""
+    sigma, vectors = axes
+    amplitude = sigma * np.abs(vectors).max(axis=0)
+    # Below this the axis changes the loss by less than the last digit: second order in amplitude.
+    amplitude = np.where(amplitude < 10 ** (-digits / 2 - 1), 0.0, amplitude)
+    return [gaussian_rule(float(a), digits, tokens, reach) for a in amplitude]
+
+
+def _size(rules: list) -> int:
+    return int(np.prod([len(z) for z, _ in rules], dtype=float))
+
+
+def _coarse_rules(axes: tuple[Array, Array], reach: float, tokens: float) -> list:
+    """Rules for locating the race: three digits, or what a small product rule affords."""
+    digits = 3.0
+    while True:
+        rules = _axis_rules(axes, digits, tokens, min(reach, 3 * digits))
+        if _size(rules) <= 4000 or digits <= 0.5:
+            return rules
+        digits -= 0.5
+
+
+def _product_points(law: Law, bias: Array, axes: tuple[Array, Array], rules: list) -> Points:
+    sigma, vectors = axes
+    grids = np.meshgrid(*(z for z, _ in rules), indexing="ij")
+    z = np.stack([grid.ravel() for grid in grids], axis=1)
+    weights = np.ones(1)
+    for _, w in rules:
+        weights = np.multiply.outer(weights, w).ravel()
+    return pooled_points(law, bias, (z * sigma) @ vectors.T, weights)
+
+
+def _errors(coarse: Loss, fine: Loss) -> tuple[float, float]:
+    """Errors of the fine evaluation from its distance to the coarse one."""
+    if fine.method != "quadrature":
+        return float(fine.error), float(fine.error)
+    gained = 0.1
+    parts = [(coarse.m, fine.m), (coarse.r, fine.r)]
+    if fine.b is not None and coarse.b is not None:
+        parts.append((coarse.b, fine.b))
+    gradient = max((float(np.abs(x - y).max(initial=0.0)) for x, y in parts), default=0.0)
+    return (
+        gained * abs(float(coarse.value - fine.value)) + ROUNDOFF,
+        gained * gradient + ROUNDOFF,
+    )
+
+
+def _stacked(results: list[Loss], shape: tuple[int, ...]) -> Loss:
+    def gather(name: str) -> Array:
+        values = np.array([getattr(result, name) for result in results])
+        return values.reshape(shape + values.shape[1:])
+
+    b = None if results[0].b is None else gather("b")
+    methods = {result.method for result in results}
+    return Loss(gather("value"), gather("error"), gather("m"), gather("r"), b,
+                gather("gradient_error"), " and ".join(sorted(methods)))
+
+
+__all__ = ["InputError", "Loss", "QuadratureError", "evaluate", "population_loss", "token_laws"]
