@@ -1,0 +1,23 @@
+"""Symbolic derivations: from an attention activation to kernels and readable formulas.
+
+The rooms, in the order in which a formula passes through them:
+
+symbols     the field's symbols with their assumptions
+attention   an activation: log score weight, normalization, trained parameters
+loss        the population loss in race form; one sample's score gradient
+expansion   second-order expansion at the origin, symbolic L and H and prior moments
+gradient    order-parameter gradients by matrix calculus; the flow equations
+hessian     Hessian at the origin by head sector; growth rates
+bayes       the Bayes weight of a position
+spec        the frozen kernel spec: what crosses to the numeric side
+emit        kernels written as NumPy source into ``numeric/_generated``; drift
+document    the derivation as Markdown with LaTeX, or as plain text
+
+Nothing here solves or integrates numerically; ``python -m derive`` is the command.
+"""
+
+from derive.attention import ACTIVATIONS, Attention, activation
+from derive.errors import DeriveError
+from derive.expansion import expand_at_origin
+
+__all__ = ["ACTIVATIONS", "Attention", "DeriveError", "activation", "expand_at_origin"]

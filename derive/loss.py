@@ -16,7 +16,7 @@ so each integral has one of two integrands, whatever the activation: only the re
 (`RELEVANT_WINS`, for A), or any token wins (`ANY_WINS`, for B).
 """
 
-from sympy import Expr, Function, Symbol, diff, exp, expand, factor, horner, simplify
+from sympy import Expr, Function, Symbol, diff, exp, expand, factor, horner, powsimp, simplify
 from sympy.codegen.cfunctions import expm1, log1p
 
 from derive.attention import Attention
@@ -31,8 +31,15 @@ SURVIVES = exp(-tau)
 WINS = tau * SURVIVES
 WINS_SQUARED = tau**2 * SURVIVES
 
-RELEVANT_WINS = f1 * exp((L - 1) * log1p(-g0))
-ANY_WINS = RELEVANT_WINS + (L - 1) * f0 * (1 - g1) * exp((L - 2) * log1p(-g0))
+RELEVANT_WINS = f1 * (1 - g0) ** (L - 1)
+ANY_WINS = RELEVANT_WINS + (L - 1) * f0 * (1 - g1) * (1 - g0) ** (L - 2)
+
+
+def stable_powers(expression: Expr) -> Expr:
+    """Write powers of ``1 - g0`` by log1p: L may be 10^6 and g0 as small as 1/L."""
+    return expression.replace(
+        lambda e: e.is_Pow and e.base == 1 - g0, lambda e: exp(e.exp * log1p(-g0))
+    )
 
 
 def score_kernel(order: int) -> Kernel:
@@ -68,9 +75,13 @@ def _race_kernel(name: str, summary: str, integrand: Expr, variables: tuple[Symb
     }
     inputs = [Argument(str(x).replace("_", ""), x, meaning[x]) for x in variables]
     inputs.append(Argument("L", L, "number of tokens"))
-    outputs = [Output("value", integrand, "integrand")]
+    outputs = [Output("value", stable_powers(integrand), "integrand")]
     outputs += [
-        Output(f"d_{str(x).replace('_', '')}", diff(integrand, x), f"derivative in {x}")
+        Output(
+            f"d_{str(x).replace('_', '')}",
+            stable_powers(powsimp(diff(integrand, x))),
+            f"derivative in {x}",
+        )
         for x in variables
     ]
     return Kernel(name, summary, tuple(inputs), tuple(outputs), REFERENCE, "0 <= g0 < 1, L >= 1")

@@ -95,10 +95,11 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
         ]
         return _stacked(results, state.batch_shape)
     digits = float(np.clip(1 - np.log10(tol), 4.0, MOST_DIGITS - 2))
-    coarse = evaluate(state, task, attention, max(digits - 3, 3.0), MOST_POINTS)
+    coarse = evaluate(state, task, attention, max(digits - 3, 3.0), MOST_POINTS, NET_SIZE,
+                      MOST_DIGITS)
     net = NET_SIZE
     while True:
-        fine = evaluate(state, task, attention, digits, MOST_POINTS, net)
+        fine = evaluate(state, task, attention, digits, MOST_POINTS, net, MOST_DIGITS)
         error, gradient_error = _errors(coarse, fine)
         sampled = fine.method != "quadrature"
         if error <= tol or (net >= LARGEST_NET if sampled else digits >= MOST_DIGITS):
@@ -116,10 +117,19 @@ def evaluate(
     digits: float,
     most_points: int = FLOW_POINTS,
     net_size: int = NET_SIZE,
+    least_digits: float = 4.0,
 ) -> Loss:
     """Return the loss and gradient at one resolution: no error estimate but the sampling error.
 
-    This is what a flow calls at every step; see `population_loss` for the parameters.
+    This is what a flow calls at every step; see `population_loss` for the other parameters.
+
+    Parameters
+    ----------
+    digits : float
+        Decimal digits of the rules.
+    most_points : int
+        Points that a pooled token's product rule may have. Digits are given up down to
+        `least_digits` to stay within, then nets of `net_size` quasi-Monte Carlo points are used.
     """
     kernel = ACTIVATIONS[attention.activation]
     null, relevant = token_laws(state, task)
@@ -129,7 +139,8 @@ def evaluate(
         spread, method = 0.0, "quadrature"
     else:
         assert state.b is not None
-        value, spread, method = _pooled(null, relevant, state.b, tokens, digits, most_points, net_size)
+        value, spread, method = _pooled(null, relevant, state.b, tokens, digits, most_points, net_size,
+                                       least_digits)
     m, r, b = _order_parameter_gradient(state, task, null, relevant)
     in_b = b if "b" in kernel.PARAMETERS else None
     return Loss(1 + value, spread, m, r, in_b, spread, method)
@@ -189,10 +200,19 @@ def _pooled(
     digits: float,
     most_points: int,
     net_size: int,
+    least_digits: float,
 ) -> tuple[float, float, str]:
     laws, one = (null, *relevant), np.ones(1)
     mix = [law.weight for law in relevant]
     axes = [_principal_axes(law) for law in laws]
+
+    def rules_of(digits: float) -> list[list]:
+        return [_axis_rules(axis, digits, tokens) for axis in axes]
+
+    rules = rules_of(digits)
+    while max(map(_size, rules)) > most_points and digits >= least_digits + 1:
+        digits -= 1
+        rules = rules_of(digits)
     coarse = [
         _product_points(law, bias, axis, _coarse_rules(axis, digits, tokens))
         for law, axis in zip(laws, axes, strict=True)
@@ -202,8 +222,7 @@ def _pooled(
     def loss(points: list[Points]) -> float:
         return single_races(null, relevant, points[0], points[1:], time, tokens, one, one)
 
-    rules = [_axis_rules(axis, digits, tokens) for axis in axes]
-    if max(_size(rule) for rule in rules) <= most_points:
+    if max(map(_size, rules)) <= most_points:
         points = [_product_points(*x) for x in zip(laws, [bias] * len(laws), axes, rules,
                                                    strict=True)]
         return loss(points), 0.0, "quadrature"

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 Array = NDArray[np.float64]
 
@@ -140,8 +139,17 @@ def standard_normal_nets(dimension: int, nets: int, size: int, seed: int = 0) ->
 
     The scrambles are fixed by `seed`, so an integral is a smooth function of its parameters.
     """
+    from scipy.stats import qmc  # slow to import, and rarely needed
+
     result = np.empty((nets, size, dimension))
     for net, child in zip(result, np.random.SeedSequence(seed).spawn(nets), strict=True):
         sobol = qmc.Sobol(dimension, rng=np.random.default_rng(child))
         net[:] = ndtri(np.clip(sobol.random(size), 1e-16, 1 - 1e-16))
     return result
+
+
+def symmetric_root(matrix: Array) -> Array:
+    """Symmetric square root of a positive semi-definite matrix; rounding below zero is cut."""
+    values, vectors = np.linalg.eigh(matrix)
+    root: Array = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return root

@@ -158,14 +158,8 @@ def single_races(
     tables = [_Table(p, u) for p in points]
     averages = [table.averages() for table in tables]
     mix = np.array([law.weight for law in relevant])
-    won_0, win_0, second_0 = averages[0]
-    won_1, win_1, second_1 = (
-        np.tensordot(mix, np.array([a[k] for a in averages[1:]]), 1) for k in range(3)
-    )
-    won_0 = _cut(won_0)
-    a, a_win, a_lost = race.relevant_wins(win_1, won_0, tokens)
-    b, b_null, b_rel, b_lost_0, b_lost_1 = race.any_wins(
-        win_0 - second_0, win_1 - second_1, won_0, _cut(won_1), tokens
+    (a, a_win, a_lost), (b, b_null, b_rel, b_lost_0, b_lost_1) = _integrands(
+        averages, mix, tokens
     )
     w_a, w_b = -2 * a_weight[:, None] * du, b_weight[:, None] * du
     # What each law's averages of g (lost), g' (win) and g' - g'' (square) weigh in the loss.
@@ -175,6 +169,28 @@ def single_races(
     for law, table, adjoint in zip(laws, tables, adjoints, strict=True):
         table.gather(law, *adjoint)
     return float(np.sum(w_a * a) + np.sum(w_b * b))
+
+
+def race_of_points(null: Points, relevant: list[tuple[float, Points]], time: tuple[Array, Array],
+                   tokens: float) -> tuple[float, float]:
+    """Return (A, B) of one pooled race, without derivatives."""
+    u, du = time
+    averages = [_Table(p, u).averages() for p in (null, *(points for _, points in relevant))]
+    mix = np.array([weight for weight, _ in relevant])
+    (a, *_), (b, *_) = _integrands(averages, mix, tokens)
+    return float(np.sum(du * a)), float(np.sum(du * b))
+
+
+def _integrands(averages: list[list[Array]], mix: Array, tokens: float) -> tuple:
+    """Integrands of A and B with their derivatives, from the laws' averages of g, g' and g''."""
+    won_0, win_0, second_0 = averages[0]
+    won_1, win_1, second_1 = (
+        np.tensordot(mix, np.array([a[k] for a in averages[1:]]), 1) for k in range(3)
+    )
+    won_0 = _cut(won_0)
+    return race.relevant_wins(win_1, won_0, tokens), race.any_wins(
+        win_0 - second_0, win_1 - second_1, won_0, _cut(won_1), tokens
+    )
 
 
 class _Table:

@@ -1,0 +1,50 @@
+"""``python -m derive``, also reached as ``headflow derive``: print, check or write derivations."""
+
+import argparse
+import sys
+
+from derive.attention import ACTIVATIONS, activation
+from derive.document import FORMATS, document
+from derive.emit import activation_module, drift, module_source, write
+from derive.errors import DeriveError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code: 1 if --check finds drift, 2 on bad input."""
+    parser = argparse.ArgumentParser(
+        prog="headflow derive",
+        description="Derive loss, gradient, Hessian and flow of attention activations.",
+        epilog="example: headflow derive softmax --format text",
+    )
+    parser.add_argument("name", nargs="*", metavar="NAME",
+                        help=f"activations to print (default: all): {', '.join(ACTIVATIONS)}")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--check", action="store_true",
+                        help="derive all kernels afresh and compare with the committed ones")
+    action.add_argument("--write", action="store_true", help="write all kernels anew")
+    parser.add_argument("--format", choices=FORMATS, default="latex",
+                        help="LaTeX inside Markdown, plain text, or the kernels' source")
+    arguments = parser.parse_args(argv)
+    try:
+        if arguments.check:
+            difference = drift()
+            print(difference or "generated kernels are up to date")
+            return 1 if difference else 0
+        if arguments.write:
+            for path in write():
+                print(path)
+            return 0
+        chosen = [activation(name) for name in arguments.name or ACTIVATIONS]
+        for attention in chosen:
+            if arguments.format == "python":
+                print(module_source(activation_module(attention)))
+            else:
+                print(document(attention, arguments.format))
+    except (DeriveError, OSError) as error:
+        print(f"headflow: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Bayes risk of single-location retrieval.
+
+The posterior of the relevant position is one pooled race of the weights ``w(xi)`` (MODEL section 6), so
+the risk ``1 - E p_eps`` is one race integral whatever L, over the token law of xi in R^F.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import logsumexp
+
+from numeric._generated import bayes
+from numeric.quadrature import ROUNDOFF, Array, gaussian_rule, standard_normal_nets
+from numeric.race import Points, race_grid, race_of_points
+from numeric.task import Prior, Task
+from numeric.validate import real_number
+
+MOST_POINTS = 1_000_000
+NETS, NET_SIZE = 16, 16_384
+MOST_DIGITS = 13.0
+
+
+@dataclass(frozen=True)
+class Risk:
+    """A risk, its absolute error, and how it was integrated."""
+
+    value: float
+    error: float
+    method: str
+
+
+def log_bayes_weight(xi: Array, prior: Prior) -> Array:
+    """Return ``log w(xi) = log E exp(theta.xi - |theta|^2/2)``.
+
+    Parameters
+    ----------
+    xi : (..., F) array
+        A token's coordinates along the features.
+    prior : Prior
+
+    Returns
+    -------
+    (...) array
+
+    Notes
+    -----
+    MODEL section 6. Mixture components of probability zero do not count.
+    """
+    weights, means, covariances = prior.components()
+    terms = []
+    for weight, mean, covariance in zip(weights, means, covariances, strict=True):
+        if weight == 0:
+            continue
+        values, vectors = np.linalg.eigh(covariance)
+        along = bayes.log_weight(xi @ vectors, mean @ vectors, np.maximum(values, 0.0))
+        terms.append(np.log(weight) + along.sum(axis=-1))
+    result: Array = logsumexp(np.array(terms), axis=0)
+    return result
+
+
+def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
+    """Return the Bayes risk: the least population loss of any estimator of the position.
+
+    Parameters
+    ----------
+    task : Task
+    tol : float
+        Absolute error aimed at; the reported error says what was reached.
+
+    Returns
+    -------
+    Risk
+
+    Raises
+    ------
+    InputError
+        If `tol` is not positive.
+
+    Notes
+    -----
+    MODEL section 6; arXiv 2603.03993, section IV. At the Bayes estimator ``A = B``, so the risk is
+    ``1 - A``; both are computed and their difference is part of the error.
+    """
+    tol = real_number("tol", tol, positive=True)
+    if task.tokens == 1:
+        return Risk(0.0, 0.0, "exact")
+    digits = float(np.clip(1 - np.log10(tol), 4.0, MOST_DIGITS - 2))
+    coarse = _race(task, max(digits - 3, 3.0))
+    while True:
+        fine = _race(task, digits)
+        if coarse is None or fine is None:
+            return _sampled(task)
+        won, squared = fine
+        error = 0.1 * abs(won - coarse[0]) + abs(won - squared) + ROUNDOFF
+        if error <= tol or digits >= MOST_DIGITS:
+            return Risk(1 - won, error, "quadrature")
+        coarse, digits = fine, min(digits + 2, MOST_DIGITS)
+
+
+def _race(task: Task, digits: float) -> tuple[float, float] | None:
+    """Return (A, B) by a product rule, or None where it has too many points."""
+    laws = list(_laws(task))
+    grids = [_product(mean, cov, task, digits) for _, mean, cov in laws]
+    coarse = [_product(mean, cov, task, 3.0, digits) for _, mean, cov in laws]
+    if any(grid is None for grid in (*grids, *coarse)):
+        return None
+    return _integrate(task, laws, grids, coarse, digits)  # type: ignore[arg-type]
+
+
+def _sampled(task: Task) -> Risk:
+    laws = list(_laws(task))
+    values = []
+    weights = np.full(NET_SIZE, 1 / NET_SIZE)
+    for net in standard_normal_nets(max(task.prior.features, 1), NETS, NET_SIZE):
+        grids = []
+        for _, mean, cov in laws:
+            spread, axes = np.linalg.eigh(cov)
+            xi = mean + (net[:, : len(mean)] * np.sqrt(np.maximum(spread, 0.0))) @ axes.T
+            grids.append((xi, weights))
+        values.append(1 - _integrate(task, laws, grids, grids, 8.0)[0])
+    return Risk(float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(NETS)),
+                "quasi-Monte Carlo")
+
+
+def _laws(task: Task) -> Iterator[tuple[float, Array, Array]]:
+    """Laws of xi: the other tokens', then the relevant token's components with their weights."""
+    features = task.prior.features
+    unit = np.eye(features)
+    yield 1.0, np.zeros(features), unit
+    for weight, mean, covariance in zip(*task.prior.components(), strict=True):
+        if weight > 0:
+            yield float(weight), mean, unit + covariance
+
+
+def _product(mean: Array, cov: Array, task: Task, digits: float,
+             reach: float | None = None) -> tuple[Array, Array] | None:
+    """Product rule for xi ~ N(mean, cov): points (N, F) and weights (N,)."""
+    spread, axes = np.linalg.eigh(cov)
+    sigma = np.sqrt(np.maximum(spread, 0.0))
+    # The log weight's slope along an axis, where the bulk of the law lies.
+    slope = _slope(mean, cov, task, axes, sigma)
+    rules = [gaussian_rule(float(s), digits, task.tokens, reach) for s in slope]
+    if np.prod([len(z) for z, _ in rules], dtype=float) > MOST_POINTS:
+        return None
+    if not rules:
+        return np.zeros((1, 0)), np.ones(1)
+    z = np.stack([g.ravel() for g in np.meshgrid(*(z for z, _ in rules), indexing="ij")], axis=1)
+    weights = np.ones(1)
+    for _, w in rules:
+        weights = np.multiply.outer(weights, w).ravel()
+    return mean + (z * sigma) @ axes.T, weights
+
+
+def _slope(mean: Array, cov: Array, task: Task, axes: Array, sigma: Array) -> Array:
+    """Largest change of the log weight per unit of each standardized axis."""
+    probe = np.linspace(-4.0, 4.0, 33)
+    result = []
+    for k, s in enumerate(sigma):
+        line = mean + np.multiply.outer(probe * s, axes[:, k])
+        change = np.abs(np.diff(log_bayes_weight(line, task.prior))) / (probe[1] - probe[0])
+        result.append(float(change.max()))
+    return np.array(result)
+
+
+def _integrate(task: Task, laws: list[tuple[float, Array, Array]],
+               grids: list[tuple[Array, Array]], coarse: list[tuple[Array, Array]],
+               digits: float) -> tuple[float, float]:
+    def points(grid: tuple[Array, Array]) -> Points:
+        log_weight = log_bayes_weight(grid[0], task.prior)[None]
+        return Points(log_weight, grid[1][None], np.ones((*log_weight.shape, 1)))
+
+    mix = [weight for weight, _, _ in laws[1:]]
+    located = [points(grid) for grid in coarse]
+    tokens = float(task.tokens)
+    time = race_grid(located[0], list(zip(mix, located[1:], strict=True)), tokens, digits)
+    null, *relevant = (points(grid) for grid in grids)
+    return race_of_points(null, list(zip(mix, relevant, strict=True)), time, tokens)
+

@@ -1,0 +1,262 @@
+"""Checks that theory and simulation agree, each with a value, what was expected, and a verdict.
+
+Statistical checks share one budget: all of an experiment's comparisons with random numbers together
+raise a false alarm with probability at most `FALSE_ALARM`. A comparison's p-value is therefore held
+against `FALSE_ALARM` divided by their number (Bonferroni). Deterministic checks compare with the error
+that the routine itself reports, or with a stated tolerance.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri, stdtr
+
+from numeric._generated import ACTIVATIONS
+from numeric.bayes import Risk
+from numeric.flow import Flow, flow
+from numeric.loss import MOST_POINTS, evaluate, population_loss, token_laws
+from numeric.quadrature import Array, symmetric_root
+from numeric.scores import attention_weights
+from numeric.sgd import SGDRuns
+from numeric.spectrum import feature_axes, spectrum
+from numeric.task import Attention, State, Task
+
+FALSE_ALARM = 1e-6
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison.
+
+    Attributes
+    ----------
+    name : str
+        What was compared.
+    value, expected, error : float
+        The error is a standard error where `z` is given, else the tolerance.
+    z : float or None
+        Deviation in standard errors, ``None`` for deterministic checks. Student's t is converted to
+        the normal deviate of the same p-value.
+    passed : bool
+    """
+
+    name: str
+    value: float
+    expected: float
+    error: float
+    z: float | None
+    passed: bool
+
+
+def threshold(comparisons: int) -> float:
+    """Largest |z| that passes when there are so many comparisons."""
+    return float(-ndtri(FALSE_ALARM / (2 * comparisons)))
+
+
+def statistical(name: str, value: float, expected: float, error: float, comparisons: int,
+                freedom: float = np.inf) -> Check:
+    """Compare a random value with a prediction.
+
+    Parameters
+    ----------
+    name : str
+    value, expected, error : float
+        Estimate, prediction, standard error of their difference.
+    comparisons : int
+        Number of comparisons that share the budget.
+    freedom : float
+        Degrees of freedom of the standard error.
+    """
+    if error > 0:
+        score = abs(value - expected) / error
+        if np.isfinite(freedom):
+            score = -float(ndtri(max(stdtr(freedom, -score), 1e-300)))
+    else:
+        score = 0.0 if abs(value - expected) < 1e-12 else np.inf
+    z = float(np.copysign(score, value - expected))
+    return Check(name, value, expected, error, z, bool(abs(z) <= threshold(comparisons)))
+
+
+def within(name: str, value: float, expected: float, tolerance: float) -> Check:
+    """Compare a deterministic value with a prediction."""
+    return Check(name, value, expected, tolerance, None, bool(abs(value - expected) <= tolerance))
+
+
+def monte_carlo_loss(state: State, task: Task, attention: Attention, samples: int, seed: int
+                     ) -> tuple[float, float]:
+    """Return a Monte-Carlo population loss and its standard error.
+
+    The oracle of `population_loss`: it draws scores and normalizes weights, nothing else is shared.
+
+    Parameters
+    ----------
+    state : State
+        One state.
+    task : Task
+    attention : Attention
+    samples : int
+    seed : int
+    """
+    state = state.check(attention, task.prior.features)
+    rng = np.random.default_rng(np.random.SeedSequence(seed))
+    null, _ = token_laws(state, task)
+    root = symmetric_root(null.cov)
+    chunk = max(1, 4_000_000 // (task.tokens * attention.heads))
+    losses = []
+    for start in range(0, samples, chunk):
+        size = min(chunk, samples - start)
+        chi = rng.standard_normal((size, task.tokens, attention.heads)) @ root
+        chi[:, 0] += task.prior.sample(rng, size) @ state.m.T
+        _, a = attention_weights(chi.transpose(0, 2, 1), state.b, attention.activation)
+        losses.append(1 - 2 * a[:, 0] + (a**2).sum(axis=1))
+    values = np.concatenate(losses)
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def loss_checks(path: Flow, task: Task, attention: Attention, samples: int, seed: int,
+                comparisons: int) -> list[Check]:
+    """Exact loss against Monte Carlo at the flow's start, middle and end."""
+    result = []
+    for label, i in (("start", 0), ("middle", len(path.tau) // 2), ("end", len(path.tau) - 1)):
+        state = path.states.at((i,))
+        exact = population_loss(state, task, attention, 1e-6)
+        sampled, error = monte_carlo_loss(state, task, attention, samples, seed + i)
+        result.append(statistical(
+            f"loss at the flow's {label}: exact against Monte Carlo",
+            float(exact.value), sampled, float(np.hypot(error, exact.error)), comparisons,
+        ))
+    return result
+
+
+def origin_loss(state: State, task: Task, attention: Attention) -> float:
+    """Return the derived second-order expansion of the loss at the origin."""
+    bias = np.zeros(attention.heads) if state.b is None else state.b
+    weights = np.exp(bias - bias.max())
+    weights /= weights.sum()
+    value, _, _ = ACTIVATIONS[attention.activation].origin_expansion(
+        state.m, state.r, task.prior.mean[:, None], task.prior.second_moment,
+        weights[:, None], np.diag(weights), task.tokens,
+    )
+    return float(value)
+
+
+def expansion_check(state: State, task: Task, attention: Attention) -> Check:
+    """Order of the remainder of the origin expansion: 4 for a symmetric prior, else 3."""
+    size = max(float(np.abs(state.m).max(initial=0.0)), float(np.sqrt(np.abs(state.r).max())))
+    scales = np.array([0.2, 0.1, 0.05]) / max(size, 1e-3)
+    remainders = []
+    for scale in scales:
+        small = State(scale * state.m, scale**2 * state.r, state.b)
+        exact = evaluate(small, task, attention, 12.0, MOST_POINTS, least_digits=12.0)
+        remainders.append(abs(float(exact.value) - origin_loss(small, task, attention)))
+    expected = 4.0 if _is_symmetric(task) else 3.0
+    if max(remainders) < 1e-11:
+        return within("origin expansion: remainder", max(remainders), 0.0, 1e-11)
+    order = float(np.polyfit(np.log(scales), np.log(np.maximum(remainders, 1e-300)), 1)[0])
+    return Check("origin expansion: order of its remainder", order, expected, 0.1, None,
+                 order >= expected - 0.1)
+
+
+def _is_symmetric(task: Task) -> bool:
+    """Whether the prior's mean and third moments vanish."""
+    weights, means, covariances = task.prior.components()
+    third = np.einsum("k,ka,kb,kc->abc", weights, means, means, means)
+    mixed = np.einsum("k,ka,kbc->abc", weights, means, covariances)
+    third = third + mixed + mixed.transpose(1, 0, 2) + mixed.transpose(2, 1, 0)
+    scale = 1 + float(np.abs(means).max(initial=0.0)) ** 3
+    return bool(np.abs(third).max(initial=0.0) < 1e-12 * scale
+                and np.abs(task.prior.mean).max(initial=0.0) < 1e-12 * scale)
+
+
+def spectrum_check(task: Task, attention: Attention) -> Check:
+    """Closed-form Hessian at the origin against the differentiated exact gradient."""
+    heads, features = attention.heads, task.prior.features
+    derived = spectrum(task, attention)
+    zero = State(np.zeros((heads, features)), np.zeros((heads, heads)))
+    numeric = spectrum(task, attention, zero)
+    difference = _expanded(derived) - _expanded(numeric)
+    return within("Hessian at the origin: closed form against the exact gradient",
+                  float(np.abs(difference).max(initial=0.0)), 0.0,
+                  float(numeric.errors.max(initial=0.0)) + 1e-9)
+
+
+def _expanded(spectrum_: object) -> Array:
+    values = np.repeat(spectrum_.eigenvalues, spectrum_.multiplicities)  # type: ignore[attr-defined]
+    return np.sort(values)
+
+
+def growth_check(task: Task, attention: Attention) -> Check | None:
+    """Exponent of the early flow against the derived growth rate of the fastest head displacement.
+
+    None where the origin is no saddle (mean signal) or has no growing displacement.
+    """
+    if np.abs(task.prior.mean).max(initial=0.0) > 0 or task.prior.features == 0:
+        return None
+    moments, axes = feature_axes(task)
+    leading = int(np.argmax(moments))
+    heads = attention.heads
+    mean, difference, _, _ = ACTIVATIONS[attention.activation].origin_eigenvalues(
+        task.tokens, heads, float(moments[leading])
+    )
+    along = np.zeros(heads)
+    along[:2] = (1.0, -1.0) if heads > 1 else 1.0
+    rate = -float(difference if heads > 1 else mean)
+    if heads == 1:
+        along = np.ones(1)
+    if rate <= 0:
+        return None
+    state = State(1e-4 * np.outer(along, axes[:, leading]), 1e-8 * np.eye(heads))
+    path = flow(state, task, attention, np.linspace(0, 2 / rate, 41), digits=9.0, rtol=1e-8)
+    size = np.linalg.norm(path.m.reshape(len(path.tau), -1), axis=1)
+    measured = float(np.polyfit(path.tau, np.log(size), 1)[0])
+    return within("growth rate from the origin: early flow against the Hessian", measured, rate,
+                  0.01 * rate)
+
+
+def bayes_check(path: Flow, risk: Risk) -> Check:
+    """No state of the flow may have a loss below the Bayes risk."""
+    least = float(path.loss.min())
+    margin = path.loss_error + 5 * risk.error
+    return Check("least loss of the flow: not below the Bayes risk", least, risk.value, margin,
+                 None, least >= risk.value - margin)
+
+
+def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: int
+                     ) -> list[Check]:
+    """Mean of SGD over runs, extrapolated to D -> infinity, against the finite-kappa flow.
+
+    Parameters
+    ----------
+    large, small : SGDRuns
+        Runs at D and D/2 from one state at the same times. The finite-D bias of a mean is O(1/D),
+        so ``2 mean(D) - mean(D/2)`` removes it.
+    path : Flow
+        The flow at those times.
+    comparisons : int
+        Number of comparisons that share the budget.
+
+    Returns
+    -------
+    list of Check
+        Every entry of m and of r at every recorded time but the first.
+    """
+    entries: list[tuple[str, Array, Array, Array]] = []
+    heads, features = path.m.shape[1:]
+    for h in range(heads):
+        for f in range(features):
+            entries.append((f"m[{h + 1},{f + 1}]", large.m[..., h, f], small.m[..., h, f],
+                            path.m[:, h, f]))
+        for k in range(h, heads):
+            entries.append((f"r[{h + 1},{k + 1}]", large.r[..., h, k], small.r[..., h, k],
+                            path.r[:, h, k]))
+    result = []
+    for name, first, second, predicted in entries:
+        for i in range(1, len(path.tau)):
+            x, y = first[:, i], second[:, i]
+            variance = 4 * x.var(ddof=1) / len(x) + y.var(ddof=1) / len(y)
+            result.append(statistical(
+                f"{name} at tau = {path.tau[i]:.4g}: SGD against flow",
+                float(2 * x.mean() - y.mean()), float(predicted[i]), float(np.sqrt(variance)),
+                comparisons, len(x) - 1,
+            ))
+    return result

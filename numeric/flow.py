@@ -1,0 +1,318 @@
+"""Order-parameter flow: the D -> infinity limit of training.
+
+``dm/dtau = -dE/dm``, ``dr/dtau = -2 (G r + r G) + kappa V``, ``db/dtau = -dE/db`` (MODEL section 3). At
+kappa = 0 a factor rho of ``r = rho rho^T`` flows, ``drho/dtau = -2 G rho``, so r is positive
+semi-definite by construction and keeps its rank. At kappa > 0 the overlap itself flows; V is positive
+semi-definite, so r is in exact arithmetic, and its projection onto that cone removes what integration
+leaves below zero.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.integrate import solve_ivp
+
+from numeric._generated import order_parameters
+from numeric.errors import FlowError, InputError
+from numeric.loss import Loss, evaluate
+from numeric.noise import noise_matrix
+from numeric.quadrature import Array
+from numeric.task import Attention, State, Task
+from numeric.validate import real_number
+
+THRESHOLD = 1.0
+DROP = 0.1
+ON_SADDLE = "on a saddle: direction undetermined"
+COMPLETED = "completed"
+# Points of a product rule when the loss of a flow's state is checked.
+CHECK_POINTS = 400_000
+METHODS = ("LSODA", "Radau", "BDF", "RK45", "DOP853")
+
+
+@dataclass(frozen=True)
+class Excursion:
+    """A learned feature's later loss: its norm fell by a fraction `drop` below its peak at `tau`."""
+
+    feature: int
+    tau: float
+    drop: float
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A solution of the flow.
+
+    Attributes
+    ----------
+    tau : (n,) array
+    loss : (n,) array
+    m, r : (n, H, F), (n, H, H) arrays
+    b : (n, H) array or None
+    first_passage : (F,) array
+        First tau with ``norm(m[:, f]) > threshold``; NaN if there is none.
+    excursions : tuple of Excursion
+        Drops of more than 10 % after a first passage.
+    loss_error : float
+        Largest quadrature error of the loss at checked times.
+    noise_error : float
+        Largest standard error of an entry of ``kappa V`` at checked times.
+    status : str
+        ``"completed"``, or that the flow started on a saddle and cannot leave it.
+    """
+
+    tau: Array
+    loss: Array
+    m: Array
+    r: Array
+    b: Array | None
+    first_passage: Array
+    excursions: tuple[Excursion, ...]
+    loss_error: float
+    noise_error: float
+    status: str
+    kappa: float = 0.0
+    threshold: float = field(default=THRESHOLD)
+
+    @property
+    def states(self) -> State:
+        """All states as one batch."""
+        return State(self.m, self.r, self.b)
+
+
+def flow(
+    state: State,
+    task: Task,
+    attention: Attention,
+    tau: ArrayLike,
+    kappa: float = 0.0,
+    *,
+    threshold: float = THRESHOLD,
+    digits: float = 6.0,
+    rtol: float = 1e-6,
+    method: str = "LSODA",
+    progress: Callable[[float], None] | None = None,
+) -> Flow:
+    """Integrate the flow from one state.
+
+    Parameters
+    ----------
+    state : State
+        Initial order parameters, m (H, F), r (H, H), b (H,).
+    task : Task
+    attention : Attention
+    tau : float or (n,) array
+        Horizon (201 equally spaced times) or increasing times, the first being the start.
+    kappa : float
+        ``gamma D / N_b`` of the SGD that is described; 0 is the small-step limit.
+    threshold : float
+        Norm of ``m[:, f]`` that counts as learned.
+    digits : float
+        Decimal digits of the gradient at each step.
+    rtol : float
+        Relative accuracy of the integration; absolute accuracy is scaled to the initial alignment.
+    method : str
+        A solver of `scipy.integrate.solve_ivp`; LSODA switches to a stiff method where needed.
+    progress : callable, optional
+        Called with the fraction of the horizon that is done.
+
+    Returns
+    -------
+    Flow
+
+    Raises
+    ------
+    InputError
+        For times that do not increase, a batch of states, a negative kappa or an unknown method.
+    FlowError
+        If a derivative is not finite or the solver gives up.
+
+    Notes
+    -----
+    MODEL section 3; arXiv 2603.03993, Prop. III.2.
+    """
+    times = _times(tau)
+    kappa = real_number("kappa", kappa, minimum=0)
+    threshold = real_number("threshold", threshold, positive=True)
+    if method not in METHODS:
+        raise InputError("method", method, "one of " + ", ".join(METHODS))
+    state = state.check(attention, task.prior.features)
+    if state.batch_shape:
+        raise InputError("state", f"a batch of shape {state.batch_shape}", "one state")
+    pack = _Packing(state, kappa)
+
+    def velocity(time: float, y: Array) -> Array:
+        now = pack.state(y)
+        loss = evaluate(now, task, attention, digits)
+        noise = noise_matrix(now, task, attention)[0] if kappa else None
+        result = pack.velocity(y, loss.m, loss.r, loss.b, noise)
+        if not np.isfinite(result).all():
+            raise FlowError(f"flow: derivative at tau = {time:.6g} is not finite")
+        if progress is not None:
+            progress((time - times[0]) / (times[-1] - times[0]))
+        return result
+
+    start = pack.initial(state)
+    on_saddle = bool(np.abs(velocity(times[0], start)[: state.m.size]).max(initial=0.0) <= 1e-15)
+    events = [pack.passage(f, threshold) for f in range(task.prior.features)]
+    scale = float(np.clip(np.abs(state.m).max(initial=0.0), 1e-15, 1.0))
+    solution = solve_ivp(
+        velocity,
+        (times[0], times[-1]),
+        start,
+        method=method,
+        t_eval=times,
+        events=events or None,
+        rtol=rtol,
+        atol=rtol * scale,
+    )
+    if solution.status < 0 or not np.isfinite(solution.y).all():
+        raise FlowError(f"flow: the solver stopped at tau = {solution.t[-1]:.6g}: "
+                        f"{solution.message}")
+    path = [pack.state(y) for y in solution.y.T]
+    losses = [evaluate(s, task, attention, digits) for s in path]
+    checked = np.unique(np.linspace(0, len(path) - 1, 5).astype(int))
+    loss_error = max(_loss_error(path[i], losses[i], task, attention, digits) for i in checked)
+    noise_error = max(
+        (kappa * float(noise_matrix(path[i], task, attention)[1].max()) for i in checked),
+        default=0.0,
+    ) if kappa else 0.0
+    m = np.array([s.m for s in path])
+    passage = _first_passage(state.m, threshold, times[0], solution.t_events)
+    return Flow(
+        tau=solution.t,
+        loss=np.array([float(x.value) for x in losses]),
+        m=m,
+        r=np.array([s.r for s in path]),
+        b=None if path[0].b is None else np.array([s.b for s in path]),
+        first_passage=passage,
+        excursions=excursions(solution.t, m, passage),
+        loss_error=loss_error,
+        noise_error=noise_error,
+        status=ON_SADDLE if on_saddle else COMPLETED,
+        kappa=kappa,
+        threshold=threshold,
+    )
+
+
+def _loss_error(state: State, loss: Loss, task: Task, attention: Attention, digits: float
+                ) -> float:
+    """Distance of a loss to one with another digit, and that one's sampling error."""
+    better = evaluate(state, task, attention, digits + 1, CHECK_POINTS, least_digits=digits + 1)
+    return abs(float(better.value - loss.value)) + float(better.error)
+
+
+def excursions(tau: Array, m: Array, first_passage: Array) -> tuple[Excursion, ...]:
+    """Return, per feature, the largest drop of its norm below its running peak after learning it.
+
+    Parameters
+    ----------
+    tau : (n,) array
+    m : (n, H, F) array
+    first_passage : (F,) array
+
+    Returns
+    -------
+    tuple of Excursion
+        Only drops of more than 10 %.
+    """
+    found = []
+    for f, passed in enumerate(first_passage):
+        later = tau >= passed
+        if not later.any():
+            continue
+        norms, times = np.linalg.norm(m[later, :, f], axis=1), tau[later]
+        peaks = np.maximum.accumulate(norms)
+        drops = 1 - norms / np.where(peaks > 0, peaks, 1.0)
+        worst = int(np.argmax(drops))
+        if drops[worst] > DROP:
+            peak = int(np.argmax(norms[: worst + 1]))
+            found.append(Excursion(f, float(times[peak]), float(drops[worst])))
+    return tuple(found)
+
+
+class _Packing:
+    """The solver's vector: m, then a factor of r (kappa = 0) or r's upper triangle, then b."""
+
+    def __init__(self, state: State, kappa: float) -> None:
+        self.heads, self.features = state.m.shape
+        self.kappa = kappa
+        self.biased = state.b is not None
+        self.upper = np.triu_indices(self.heads)
+
+    def initial(self, state: State) -> Array:
+        if self.kappa:
+            overlap = state.r[self.upper]
+        else:
+            values, vectors = np.linalg.eigh(state.r)
+            overlap = (vectors * np.sqrt(np.maximum(values, 0.0))).ravel()
+        bias = state.b if state.b is not None else np.empty(0)
+        return np.concatenate([state.m.ravel(), overlap, bias])
+
+    def _split(self, y: Array) -> tuple[Array, Array, Array | None]:
+        size = self.heads * self.features
+        end = len(y) - (self.heads if self.biased else 0)
+        overlap = y[size:end]
+        if self.kappa:
+            full = np.zeros((self.heads, self.heads))
+            full[self.upper] = overlap
+            overlap = full + np.triu(full, 1).T
+        else:
+            overlap = overlap.reshape(self.heads, self.heads)
+        return (y[:size].reshape(self.heads, self.features), overlap,
+                y[end:] if self.biased else None)
+
+    def state(self, y: Array) -> State:
+        m, overlap, b = self._split(y)
+        if not np.isfinite(y).all():
+            raise FlowError("flow: the state is not finite; the step is unstable")
+        if self.kappa:
+            values, vectors = np.linalg.eigh(overlap)
+            r = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        else:
+            r = overlap @ overlap.T
+        return State(m, (r + r.T) / 2, b)
+
+    def velocity(self, y: Array, in_m: Array, in_r: Array, in_b: Array | None,
+                 noise: Array | None) -> Array:
+        _, overlap, _ = self._split(y)
+        if noise is not None:
+            change = order_parameters.overlap_flow(overlap, in_r, noise, self.kappa)[self.upper]
+        else:
+            change = order_parameters.factor_flow(overlap, in_r).ravel()
+        parts = [-in_m.ravel(), change]
+        if in_b is not None:
+            parts.append(-in_b)
+        return np.concatenate(parts)
+
+    def passage(self, feature: int, threshold: float) -> Callable[[float, Array], float]:
+        def crossing(_: float, y: Array) -> float:
+            m = y[: self.heads * self.features].reshape(self.heads, self.features)
+            return float(np.linalg.norm(m[:, feature])) - threshold
+
+        crossing.direction = 1  # type: ignore[attr-defined]
+        return crossing
+
+
+def _times(tau: ArrayLike) -> Array:
+    times = np.asarray(tau, dtype=float)
+    if times.ndim == 0:
+        times = np.linspace(0.0, real_number("tau", float(times), positive=True), 201)
+    if times.ndim != 1 or len(times) < 2 or not np.isfinite(times).all() or (
+        np.diff(times) <= 0
+    ).any():
+        raise InputError("tau", tau, "a positive horizon, or at least two increasing times")
+    return times
+
+
+def _first_passage(m: Array, threshold: float, start: float,
+                   crossings: list[Array] | None) -> Array:
+    """Times of the first upward crossings; the start where a feature is beyond the threshold."""
+    result = np.full(m.shape[1], np.nan)
+    for f, times in enumerate(crossings or []):
+        if np.linalg.norm(m[:, f]) > threshold:
+            result[f] = start
+        elif len(times):
+            result[f] = times[0]
+    return result

@@ -1,0 +1,184 @@
+"""Files of a run: summary.json, report.md, derivation.md and the figures. Each is written whole."""
+
+import json
+import os
+import platform
+import tempfile
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numeric import plots
+from numeric.checks import FALSE_ALARM
+
+if TYPE_CHECKING:
+    from numeric.run import Report
+
+FIGURES = ("flow", "sgd", "alignment", "spectrum")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it: it is there whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def to_json(data: Any) -> str:
+    """Return strict JSON: arrays as lists, numbers that are not finite as null."""
+    return json.dumps(_plain(data), indent=2, allow_nan=False) + "\n"
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(k): _plain(v) for k, v in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(x) for x in data]
+    if isinstance(data, np.ndarray):
+        return _plain(data.tolist())
+    if isinstance(data, np.generic):
+        return _plain(data.item())
+    if isinstance(data, float) and not np.isfinite(data):
+        return None
+    return data
+
+
+def write_report(report: "Report", out: Path) -> None:
+    """Write all files of a run into a folder that exists."""
+    from derive.attention import activation
+    from derive.document import document
+
+    attention = report.experiment.attention
+    write_text(out / "derivation.md", document(activation(attention.activation)))
+    risk = report.bayes.value
+    figures = (
+        plots.flow_figure(report.flow, bayes=risk),
+        plots.flow_figure(report.compared, sgd=report.sgd),
+        plots.alignment_figure(report.flow),
+        plots.spectrum_figure(report.spectrum),
+    )
+    for name, figure in zip(FIGURES, figures, strict=True):
+        for suffix in ("svg", "png"):
+            plots.save(figure, out / f"{name}.{suffix}")
+    write_text(out / "report.md", _markdown(report))
+    # Last: its presence says that the run is complete.
+    write_text(out / "summary.json", to_json(summary(report)))
+
+
+def summary(report: "Report") -> dict[str, Any]:
+    """Return what ``summary.json`` holds."""
+    flow, settings = report.flow, report.experiment
+    return {
+        "experiment": settings.name,
+        "verdict": "agree" if report.passed else "disagree",
+        "false_alarm_rate": FALSE_ALARM,
+        "checks": [asdict(check) for check in report.checks],
+        "bayes_risk": {"value": report.bayes.value, "error": report.bayes.error},
+        "flow": {
+            "final_loss": flow.loss[-1],
+            "loss_error": flow.loss_error,
+            "noise_error": flow.noise_error,
+            "first_passage": flow.first_passage,
+            "excursions": [asdict(x) for x in flow.excursions],
+            "status": flow.status,
+        },
+        "sgd": {
+            "dimension": report.sgd.dimension,
+            "step": report.sgd.step,
+            "batch": report.sgd.batch,
+            "kappa": report.sgd.kappa,
+            "runs": len(report.sgd.m),
+            "samples": int(report.sgd.samples[-1]),
+        },
+        "seeds": {"flow": settings.flow.seed, "sgd": settings.sgd.seed},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("headflow", "numpy", "scipy", "sympy")},
+        },
+        "seconds": round(report.seconds, 1),
+    }
+
+
+def _markdown(report: "Report") -> str:
+    experiment, flow, sgd = report.experiment, report.flow, report.sgd
+    task, attention = experiment.task, experiment.attention
+    verdict = "agree" if report.passed else "DISAGREE"
+    lines = [
+        f"# {experiment.name}",
+        "",
+        f"**Theory and simulation {verdict}** in {sum(c.passed for c in report.checks)} of "
+        f"{len(report.checks)} checks (false-alarm rate of all statistical ones together: "
+        f"{FALSE_ALARM:g}). The formulas are in [derivation.md](derivation.md), the numbers in "
+        "[summary.json](summary.json).",
+        "",
+        f"{attention.activation}, H = {attention.heads} heads, L = {task.tokens} tokens, "
+        f"F = {task.prior.features} features; prior mean {_row(task.prior.mean)}, second moment "
+        + "; ".join(_row(row) for row in task.prior.second_moment) + ".",
+        "",
+        "## Spectrum at the origin",
+        "",
+        "| sector | eigenvalue | multiplicity | growth rate |",
+        "|---|---:|---:|---:|",
+    ]
+    spectrum = report.spectrum
+    for sector, value, count, rate in zip(
+        spectrum.sectors, spectrum.eigenvalues, spectrum.multiplicities, spectrum.growth_rates,
+        strict=True,
+    ):
+        lines.append(f"| {sector} | {value:.6g} | {count} | {rate:.6g} |")
+    lines += [
+        "",
+        "![spectrum](spectrum.svg)",
+        "",
+        "## Flow",
+        "",
+        f"Loss {flow.loss[0]:.6f} at the start, {flow.loss[-1]:.6f} at tau = {flow.tau[-1]:g} "
+        f"(quadrature error {flow.loss_error:.1e}); Bayes risk {report.bayes.value:.6f} "
+        f"(error {report.bayes.error:.1e}). Status: {flow.status}.",
+        "",
+        "| feature | first passage of norm 1 (tau) |",
+        "|---|---:|",
+    ]
+    for f, passage in enumerate(flow.first_passage, start=1):
+        lines.append(f"| {f} | {'not reached' if np.isnan(passage) else f'{passage:.3f}'} |")
+    if flow.excursions:
+        lines += ["", "Excursions: " + "; ".join(
+            f"feature {x.feature + 1} fell {100 * x.drop:.0f} % below its peak at tau = {x.tau:.3f}"
+            for x in flow.excursions) + "."]
+    lines += [
+        "",
+        "![flow](flow.svg)",
+        "",
+        "![alignment](alignment.svg)",
+        "",
+        "## SGD on top of the flow",
+        "",
+        f"{len(sgd.m)} runs at D = {sgd.dimension}, batch {sgd.batch}, step {sgd.step:.4g} "
+        f"(kappa = {sgd.kappa:.4g}), {int(sgd.samples[-1])} samples each; the flow has the same "
+        "kappa. The table's values are extrapolated to D -> infinity with runs at half of D.",
+        "",
+        "![SGD](sgd.svg)",
+        "",
+        "## Checks",
+        "",
+        "| check | value | expected | error | z | passed |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for c in report.checks:
+        z = "" if c.z is None else f"{c.z:+.2f}"
+        lines.append(f"| {c.name} | {c.value:.6g} | {c.expected:.6g} | {c.error:.2g} | {z} | "
+                     f"{'yes' if c.passed else '**no**'} |")
+    return "\n".join(lines) + "\n"
+
+
+def _row(values: np.ndarray) -> str:
+    return "(" + ", ".join(f"{x:.4g}" for x in values) + ")"

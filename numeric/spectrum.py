@@ -1,0 +1,216 @@
+"""Hessian spectra in the coordinates (m, rho), r = rho rho^T.
+
+At the origin the derived closed form is evaluated. At any other state the Hessian is differentiated
+numerically from the exact gradient; the part of the keys that leaves the span of rho sees the Hessian
+2 G per residual dimension and is exact.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numeric._generated import ACTIVATIONS
+from numeric.errors import InputError
+from numeric.loss import MOST_POINTS, evaluate
+from numeric.quadrature import Array
+from numeric.task import Attention, State, Task
+
+# Digits of the gradient that is differenced; relative steps of the five-point formula.
+DIGITS = 11.0
+STEP = 0.005
+SAME = 1e-7
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues of a loss Hessian, merged where they are equal by symmetry.
+
+    Attributes
+    ----------
+    point : {"origin", "state"}
+    eigenvalues, errors : (n,) arrays
+        Ascending, and their absolute errors (0: closed form).
+    multiplicities : (n,) int array
+        Residual sectors count once per residual dimension.
+    sectors : tuple of str
+        Which displacement of the heads and which feature.
+    """
+
+    point: str
+    eigenvalues: Array
+    multiplicities: np.ndarray
+    sectors: tuple[str, ...]
+    errors: Array
+
+    @property
+    def growth_rates(self) -> Array:
+        """Growth rates under gradient flow: minus the eigenvalues."""
+        return -self.eigenvalues + 0.0
+
+
+def spectrum(task: Task, attention: Attention, state: State | None = None) -> Spectrum:
+    """Return the Hessian's spectrum at the origin, or at a state.
+
+    Parameters
+    ----------
+    task : Task
+    attention : Attention
+    state : State, optional
+        One state, m (H, F), r (H, H). Biases are held fixed.
+
+    Returns
+    -------
+    Spectrum
+        Sectors are ``mean`` (heads move alike), ``difference`` (displacements sum to zero) and,
+        away from the origin, ``mixed``; features are numbered as in the prior when its second moment is
+        diagonal, else by descending second moment.
+
+    Raises
+    ------
+    InputError
+        For a batch of states, or one that does not fit.
+
+    Notes
+    -----
+    arXiv 2603.03993, Lemma III.1; MODEL section 5. With a non-zero mean signal the origin is no
+    saddle: its gradient does not vanish, and the spectrum is that of the expansion there.
+    """
+    if state is None:
+        return _at_origin(task, attention)
+    state = state.check(attention, task.prior.features)
+    if state.batch_shape:
+        raise InputError("state", f"a batch of shape {state.batch_shape}", "one state")
+    return _at_state(task, attention, state)
+
+
+def feature_axes(task: Task) -> tuple[Array, Array]:
+    """Second moments (F,) along the prior's principal features, and these as columns (F, F)."""
+    moment = task.prior.second_moment
+    if not (moment - np.diag(np.diag(moment))).any():
+        return np.diag(moment).copy(), np.eye(len(moment))
+    values, vectors = np.linalg.eigh(moment)
+    return values[::-1], vectors[:, ::-1]
+
+
+def _at_origin(task: Task, attention: Attention) -> Spectrum:
+    moments, _ = feature_axes(task)
+    heads = attention.heads
+    kernel = ACTIVATIONS[attention.activation]
+    rows: list[tuple[float, int, str]] = []
+    for f, nu in enumerate(moments, start=1):
+        mean, difference, _, _ = kernel.origin_eigenvalues(task.tokens, heads, float(nu))
+        rows.append((float(mean), 1, f"mean, feature {f}"))
+        rows.append((float(difference), heads - 1, f"difference, feature {f}"))
+    _, _, mean, difference = kernel.origin_eigenvalues(task.tokens, heads, 0.0)
+    rows.append((float(mean), 1, "mean, residual"))
+    rows.append((float(difference), heads - 1, "difference, residual"))
+    rows = sorted((row for row in rows if row[1] > 0), key=lambda row: row[0])
+    return Spectrum(
+        "origin",
+        np.array([row[0] for row in rows]) + 0.0,
+        np.array([row[1] for row in rows]),
+        tuple(row[2] for row in rows),
+        np.zeros(len(rows)),
+    )
+
+
+def _at_state(task: Task, attention: Attention, state: State) -> Spectrum:
+    rho = _factor(state.r)
+    x0 = np.concatenate([state.m, rho], axis=1)
+    scale = STEP * max(1.0, float(np.abs(x0).max(initial=0.0)))
+    features = task.prior.features
+
+    def gradient(x: Array) -> Array:
+        m, factor = x[:, :features], x[:, features:]
+        overlap = factor @ factor.T
+        loss = evaluate(State(m, (overlap + overlap.T) / 2, state.b), task, attention, DIGITS,
+                        MOST_POINTS, least_digits=DIGITS)
+        return np.concatenate([loss.m, 2 * loss.r @ factor], axis=1).ravel()
+
+    hessian, coarse = (_differentiate(gradient, x0, scale * factor) for factor in (1.0, 2.0))
+    values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
+    # Weyl: an eigenvalue moves by at most the norm of the perturbation. The five-point error falls
+    # sixteenfold when its step is halved.
+    uncertainty = np.linalg.norm(hessian - coarse, 2) / 15 + np.linalg.norm(hessian - hessian.T, 2)
+    rows = [
+        (float(value), _label(vector.reshape(x0.shape), task))
+        for value, vector in zip(values, vectors.T, strict=True)
+    ]
+    errors = [float(uncertainty)] * len(rows)
+    bulk = evaluate(state, task, attention, DIGITS, MOST_POINTS, least_digits=DIGITS).r
+    bulk_values, bulk_vectors = np.linalg.eigh(2 * bulk)
+    for value, vector in zip(bulk_values, bulk_vectors.T, strict=True):
+        rows.append((float(value), f"{_head_sector(vector[:, None])}, residual"))
+        errors.append(10.0 ** (1 - DIGITS))
+    return _merged(rows, errors)
+
+
+def _factor(r: Array) -> Array:
+    """Columns rho with ``r = rho rho^T``, as many as its rank."""
+    values, vectors = np.linalg.eigh(r)
+    kept = values > 1e-12 * max(float(values.max(initial=0.0)), 1e-300)
+    return vectors[:, kept] * np.sqrt(values[kept])
+
+
+def _differentiate(gradient, x0: Array, h: float) -> Array:  # type: ignore[no-untyped-def]
+    """Five-point derivative of a gradient in every coordinate: (n, n)."""
+    rows = []
+    for i in range(x0.size):
+        step = np.zeros(x0.size)
+        step[i] = h
+        step = step.reshape(x0.shape)
+        rows.append(
+            (8 * (gradient(x0 + step) - gradient(x0 - step))
+             - (gradient(x0 + 2 * step) - gradient(x0 - 2 * step))) / (12 * h)
+        )
+    return np.array(rows)
+
+
+def _head_sector(displacement: Array) -> str:
+    """Classify a displacement (H, n): its share along the direction where all heads move alike."""
+    share = float((displacement.sum(axis=0) ** 2).sum() / len(displacement))
+    share /= max(float((displacement**2).sum()), 1e-300)
+    if share > 1 - 1e-4:
+        return "mean"
+    return "difference" if share < 1e-4 else "mixed"
+
+
+def _label(displacement: Array, task: Task) -> str:
+    _, axes = feature_axes(task)
+    features = len(axes)
+    parts = ((displacement[:, :features] @ axes) ** 2).sum(axis=0)
+    along = np.append(parts, (displacement[:, features:] ** 2).sum())
+    leading = int(np.argmax(along))
+    name = "residual" if leading == features else f"feature {leading + 1}"
+    if along[leading] < (1 - 1e-4) * along.sum():
+        name = "several features"
+    return f"{_head_sector(displacement)}, {name}"
+
+
+def _merged(rows: list[tuple[float, str]], errors: list[float]) -> Spectrum:
+    """Merge rows of one sector that agree within their errors."""
+    order = np.argsort([row[0] for row in rows], kind="stable")
+    values: list[list[float]] = []
+    sectors: list[str] = []
+    margins: list[float] = []
+    for i in order:
+        value, sector = rows[i]
+        same = [
+            j for j in range(len(values))
+            if sectors[j] == sector
+            and abs(values[j][-1] - value) <= SAME + 2 * max(margins[j], errors[i])
+        ]
+        if same:
+            values[same[0]].append(value)
+            margins[same[0]] = max(margins[same[0]], errors[i])
+        else:
+            values.append([value])
+            sectors.append(sector)
+            margins.append(errors[i])
+    return Spectrum(
+        "state",
+        np.array([np.mean(v) for v in values]),
+        np.array([len(v) for v in values]),
+        tuple(sectors),
+        np.array(margins),
+    )
