@@ -16,14 +16,25 @@ def main(argv: list[str] | None = None) -> int:
         description="Derive loss, gradient, Hessian and flow of attention activations.",
         epilog="example: headflow derive softmax --format text",
     )
-    parser.add_argument("name", nargs="*", metavar="NAME",
-                        help=f"activations to print (default: all): {', '.join(ACTIVATIONS)}")
+    parser.add_argument(
+        "name",
+        nargs="*",
+        metavar="NAME",
+        help=f"activations to print (default: all): {', '.join(ACTIVATIONS)}",
+    )
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--check", action="store_true",
-                        help="derive all kernels afresh and compare with the committed ones")
+    action.add_argument(
+        "--check",
+        action="store_true",
+        help="derive all kernels afresh and compare with the committed ones",
+    )
     action.add_argument("--write", action="store_true", help="write all kernels anew")
-    parser.add_argument("--format", choices=FORMATS, default="latex",
-                        help="LaTeX inside Markdown, plain text, or the kernels' source")
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="latex",
+        help="LaTeX inside Markdown, plain text, or the kernels' source",
+    )
     arguments = parser.parse_args(argv)
     try:
         if arguments.check:
@@ -40,6 +51,8 @@ def main(argv: list[str] | None = None) -> int:
                 print(module_source(activation_module(attention)))
             else:
                 print(document(attention, arguments.format))
+    except BrokenPipeError:
+        raise
     except (DeriveError, OSError) as error:
         print(f"headflow: error: {error}", file=sys.stderr)
         return 2

@@ -14,8 +14,12 @@ from derive.symbols import chi
 FORMATS = ("latex", "text", "python")
 
 _LATEX_NAMES = {
-    "p_hl": "p_{h\\ell}", "g_l": "g_\\ell", "gbar_h": "\\bar g_h", "v_h": "v_h",
-    "nu_f": "\\nu_f", "mu_f": "\\mu_f",
+    "p_hl": "p_{h\\ell}",
+    "g_l": "g_\\ell",
+    "gbar_h": "\\bar g_h",
+    "v_h": "v_h",
+    "nu_f": "\\nu_f",
+    "mu_f": "\\mu_f",
 } | {str(symbol): text for symbol, text in INVARIANTS.items()}
 
 _SECTORS = {
@@ -42,81 +46,123 @@ def document(attention: Attention, form: str = "latex") -> str:
     pooled = attention.normalization == "pooled"
     expansion = expand_at_origin(attention)
     write.title(f"{attention.name} attention")
-    write.line(f"Reference: {attention.reference}. Weights are normalized "
-               + ("over tokens and heads together." if pooled else "head by head, then averaged."))
+    write.line(
+        f"Reference: {attention.reference}. Weights are normalized "
+        + ("over tokens and heads together." if pooled else "head by head, then averaged.")
+    )
 
     write.section("Attention weights")
     write.formula("log w(chi, b)", r"\log w(\chi, b)", attention.log_weight)
     if pooled:
-        write.raw("a_l = sum_h w_hl / sum_h'l' w_h'l'",
-                  r"a_\ell = \frac{\sum_h w_{h\ell}}{\sum_{h'\ell'} w_{h'\ell'}}")
+        write.raw(
+            "a_l = sum_h w_hl / sum_h'l' w_h'l'",
+            r"a_\ell = \frac{\sum_h w_{h\ell}}{\sum_{h'\ell'} w_{h'\ell'}}",
+        )
     else:
-        write.raw("a_l = (1/H) sum_h w_hl / sum_l' w_hl'",
-                  r"a_\ell = \frac1H\sum_h \frac{w_{h\ell}}{\sum_{\ell'} w_{h\ell'}}")
+        write.raw(
+            "a_l = (1/H) sum_h w_hl / sum_l' w_hl'",
+            r"a_\ell = \frac1H\sum_h \frac{w_{h\ell}}{\sum_{\ell'} w_{h\ell'}}",
+        )
 
     write.section("Population loss")
     write.line("As D grows the tokens become orthonormal, and the loss is")
-    write.raw("E = 1 - 2 A + B,  A = E a_eps,  B = E sum_l a_l^2",
-              r"E = 1 - 2A + B,\qquad A = \mathbb E\,a_\varepsilon,\qquad "
-              r"B = \mathbb E\sum_\ell a_\ell^2")
-    write.line("Denominators become integrals over a race time t = exp(-u), under which tokens are "
-               "independent. With g the probability that a token has won by u, and f its win "
-               "density (0: any other token, 1: the relevant one), the integrands of A and B are")
+    write.raw(
+        "E = 1 - 2 A + B,  A = E a_eps,  B = E sum_l a_l^2",
+        r"E = 1 - 2A + B,\qquad A = \mathbb E\,a_\varepsilon,\qquad "
+        r"B = \mathbb E\sum_\ell a_\ell^2",
+    )
+    write.line(
+        "Denominators become integrals over a race time t = exp(-u), under which tokens are "
+        "independent. With g the probability that a token has won by u, and f its win "
+        "density (0: any other token, 1: the relevant one), the integrands of A and B are"
+    )
     write.formula("dA/du", r"\frac{dA}{du}", RELEVANT_WINS)
-    write.formula("dB/du" if pooled else "d^2B/du dv",
-                  r"\frac{dB}{du}" if pooled else r"\frac{d^2B}{du\,dv}", ANY_WINS)
+    write.formula(
+        "dB/du" if pooled else "d^2B/du dv",
+        r"\frac{dB}{du}" if pooled else r"\frac{d^2B}{du\,dv}",
+        ANY_WINS,
+    )
     if pooled:
-        write.raw("1 - g = E exp(-tau), f = E tau exp(-tau) in A and E tau^2 exp(-tau) in B, "
-                  "tau = sum_h w_h exp(-u)",
-                  r"1-g = \mathbb E\,e^{-\tau},\quad f_A = \mathbb E\,\tau e^{-\tau},\quad "
-                  r"f_B = \mathbb E\,\tau^2 e^{-\tau},\quad \tau = e^{-u}\sum_h w_h")
+        write.raw(
+            "1 - g = E exp(-tau), f = E tau exp(-tau) in A and E tau^2 exp(-tau) in B, "
+            "tau = sum_h w_h exp(-u)",
+            r"1-g = \mathbb E\,e^{-\tau},\quad f_A = \mathbb E\,\tau e^{-\tau},\quad "
+            r"f_B = \mathbb E\,\tau^2 e^{-\tau},\quad \tau = e^{-u}\sum_h w_h",
+        )
     else:
-        write.raw("1 - g = E exp(-tau - tau'), f = E tau tau' exp(-tau - tau') for a pair of heads, "
-                  "tau = w_h exp(-u), tau' = w_h' exp(-v)",
-                  r"1-g = \mathbb E\,e^{-\tau-\tau'},\quad f = \mathbb E\,\tau\tau' e^{-\tau-\tau'}"
-                  r",\quad \tau = e^{-u} w_h,\ \tau' = e^{-v} w_{h'}")
+        write.raw(
+            "1 - g = E exp(-tau - tau'), f = E tau tau' exp(-tau - tau') for a pair of heads, "
+            "tau = w_h exp(-u), tau' = w_h' exp(-v)",
+            r"1-g = \mathbb E\,e^{-\tau-\tau'},\quad f = \mathbb E\,\tau\tau' e^{-\tau-\tau'}"
+            r",\quad \tau = e^{-u} w_h,\ \tau' = e^{-v} w_{h'}",
+        )
 
     write.section("Gradient and flow")
-    write.line("For any function of a token's scores with law N(m mu, m S m^T + r), S = 1 + Sigma "
-               "for a component (mu, Sigma) of the prior and mu = 0, S = 1 for other tokens:")
-    write.raw("dE/dm = sum over laws of 2 Gamma m S + g mu^T,  dE/dr = sum of Gamma,  "
-              "g = E grad, Gamma = E hess / 2",
-              r"\frac{\partial E}{\partial m} = \sum_{\text{laws}} 2\Gamma m S + g\mu^{\mathsf T},"
-              r"\qquad \frac{\partial E}{\partial r} = \sum_{\text{laws}}\Gamma,\qquad "
-              r"g = \mathbb E\nabla,\quad \Gamma = \tfrac12\mathbb E\nabla\nabla")
-    write.raw("dm/dtau = -dE/dm,  dr/dtau = -2 (G r + r G) + kappa V,  drho/dtau = -2 G rho, "
-              "G = dE/dr" + (",  db/dtau = -dE/db" if attention.trained else ""),
-              r"\dot m = -\partial_m E,\qquad \dot r = -2(Gr + rG) + \kappa V,\qquad "
-              r"\dot\rho = -2G\rho" + (r",\qquad \dot b = -\partial_b E" if attention.trained else ""))
-    write.line("One sample's loss, in the share p of a score, the slope g_l = d(loss)/da_l and its "
-               "share-weighted mean (v = " + ("1" if pooled else "1/H") + "):")
-    write.formula("d(loss)/d chi_hl", r"\frac{\partial\,\mathrm{loss}}{\partial\chi_{h\ell}}",
-                  score_gradient(attention)[0])
+    write.line(
+        "For any function of a token's scores with law N(m mu, m S m^T + r), S = 1 + Sigma "
+        "for a component (mu, Sigma) of the prior and mu = 0, S = 1 for other tokens:"
+    )
+    write.raw(
+        "dE/dm = sum over laws of 2 Gamma m S + g mu^T,  dE/dr = sum of Gamma,  "
+        "g = E grad, Gamma = E hess / 2",
+        r"\frac{\partial E}{\partial m} = \sum_{\text{laws}} 2\Gamma m S + g\mu^{\mathsf T},"
+        r"\qquad \frac{\partial E}{\partial r} = \sum_{\text{laws}}\Gamma,\qquad "
+        r"g = \mathbb E\nabla,\quad \Gamma = \tfrac12\mathbb E\nabla\nabla",
+    )
+    write.raw(
+        "dm/dtau = -dE/dm,  dr/dtau = -2 (G r + r G) + kappa V,  drho/dtau = -2 G rho, "
+        "G = dE/dr" + (",  db/dtau = -dE/db" if attention.trained else ""),
+        r"\dot m = -\partial_m E,\qquad \dot r = -2(Gr + rG) + \kappa V,\qquad "
+        r"\dot\rho = -2G\rho" + (r",\qquad \dot b = -\partial_b E" if attention.trained else ""),
+    )
+    write.line(
+        "One sample's loss, in the share p of a score, the slope g_l = d(loss)/da_l and its "
+        "share-weighted mean (v = " + ("1" if pooled else "1/H") + "):"
+    )
+    write.formula(
+        "d(loss)/d chi_hl",
+        r"\frac{\partial\,\mathrm{loss}}{\partial\chi_{h\ell}}",
+        score_gradient(attention)[0],
+    )
 
     write.section("Expansion at the origin")
-    write.line("To second order in (m, sqrt r); averages over heads"
-               + (" carry the weights softmax(b)." if pooled else "."))
+    write.line(
+        "To second order in (m, sqrt r); averages over heads"
+        + (" carry the weights softmax(b)." if pooled else ".")
+    )
     write.formula("E at 0", "E(0)", expansion.in_invariants.subs(dict.fromkeys(INVARIANTS, 0)))
     for invariant in INVARIANTS:
         coefficient = expansion.coefficient(invariant)
         if coefficient != 0:
-            write.formula(f"coefficient of {invariant}",
-                          rf"\left[E\right]_{{{INVARIANTS[invariant]}}}", coefficient)
+            write.formula(
+                f"coefficient of {invariant}",
+                rf"\left[E\right]_{{{INVARIANTS[invariant]}}}",
+                coefficient,
+            )
 
     write.section("Hessian at the origin")
-    write.line("Eigenvalues in (m, rho) for equal head weights; nu_f is an eigenvalue of the "
-               "prior's second moment; heads apart has multiplicity H - 1. A displacement grows as "
-               "exp(-eigenvalue tau).")
+    write.line(
+        "Eigenvalues in (m, rho) for equal head weights; nu_f is an eigenvalue of the "
+        "prior's second moment; heads apart has multiplicity H - 1. A displacement grows as "
+        "exp(-eigenvalue tau)."
+    )
     for name, eigenvalue in sector_eigenvalues(expansion).items():
         sector = _SECTORS[name]
-        write.formula(f"eigenvalue, {sector}", rf"\lambda\left[\text{{{sector}}}\right]", eigenvalue)
+        write.formula(
+            f"eigenvalue, {sector}", rf"\lambda\left[\text{{{sector}}}\right]", eigenvalue
+        )
         if name in ("mean", "difference"):
-            write.formula(f"growth rate, {sector}",
-                          rf"\text{{growth rate}}\left[\text{{{sector}}}\right]", -eigenvalue)
+            write.formula(
+                f"growth rate, {sector}",
+                rf"\text{{growth rate}}\left[\text{{{sector}}}\right]",
+                -eigenvalue,
+            )
 
     write.section("Bayes weight")
-    write.line("Of a position with feature coordinates xi, per principal axis of a Gaussian "
-               "component with mean mu_f and variance nu_f:")
+    write.line(
+        "Of a position with feature coordinates xi, per principal axis of a Gaussian "
+        "component with mean mu_f and variance nu_f:"
+    )
     write.formula("log w(xi)", r"\log w(\xi)", gaussian_log_weight())
     return write.text()
 
@@ -131,8 +177,11 @@ class _Writer:
 
     @staticmethod
     def _latex(expression: Expr) -> str:
-        names = {x: _LATEX_NAMES[str(x)] for x in expression.free_symbols
-                 if isinstance(x, Symbol) and str(x) in _LATEX_NAMES}
+        names = {
+            x: _LATEX_NAMES[str(x)]
+            for x in expression.free_symbols
+            if isinstance(x, Symbol) and str(x) in _LATEX_NAMES
+        }
         return latex(expression, symbol_names=names | {chi: r"\chi"})
 
     def title(self, text: str) -> None:

@@ -42,8 +42,11 @@ Array = NDArray[np.float64]
 class _KernelPrinter(NumPyPrinter):
     """NumPy source with ``np.`` names; traces and one-based sizes included."""
 
-    _default_settings = {**NumPyPrinter._default_settings, "fully_qualified_modules": True,
-                         "strict": True}
+    _default_settings = {
+        **NumPyPrinter._default_settings,
+        "fully_qualified_modules": True,
+        "strict": True,
+    }
 
     def _module_format(self, fqn: str, register: bool = True) -> str:
         return super()._module_format(fqn, register).replace("numpy.", "np.")
@@ -112,21 +115,31 @@ def kernel_source(kernel: Kernel) -> str:
     ]
     lines += [f"    {name} = {printer.doprint(value)}" for name, value in shared]
     scalars = {a.symbol for a in kernel.inputs}
-    partial = [not kernel.is_matrix and o.expression.free_symbols != scalars
-               for o in kernel.outputs]
+    partial = [
+        not kernel.is_matrix and o.expression.free_symbols != scalars for o in kernel.outputs
+    ]
     if any(partial):
         shapes = ", ".join(f"np.shape({a.name})" for a in kernel.inputs)
         lines.append(f"    shape = np.broadcast_shapes({shapes})")
+    annotation = ": Array" if len(kernel.outputs) == 1 else ""
     for output, expression, broadcast in zip(kernel.outputs, expressions, partial, strict=True):
         value = printer.doprint(expression) + (".0" if expression.is_Integer else "")
         lines.append(
-            f"    {output.name} = " + (f"np.broadcast_to({value}, shape)" if broadcast else value)
+            f"    {output.name}{annotation} = "
+            + (f"np.broadcast_to({value}, shape)" if broadcast else value)
         )
     operations = sympy.count_ops([value for _, value in shared] + expressions)
     arguments = ", ".join(f"{a.name}: Any" for a in kernel.inputs)
-    doc = [f'    """{kernel.summary}', "", f"    Source: {kernel.reference}.",
-           f"    Domain: {kernel.domain}.", f"    Cost: {operations} operations.", "",
-           "    Parameters", "    ----------"]
+    doc = [
+        f'    """{kernel.summary}',
+        "",
+        f"    Source: {kernel.reference}.",
+        f"    Domain: {kernel.domain}.",
+        f"    Cost: {operations} operations.",
+        "",
+        "    Parameters",
+        "    ----------",
+    ]
     for a in kernel.inputs:
         doc += [f"    {a.name} : {a.shape}", f"        {a.doc}."]
     doc += ["", "    Returns", "    -------"]
@@ -134,8 +147,10 @@ def kernel_source(kernel: Kernel) -> str:
         doc += [f"    {o.name} : {o.shape}", f"        {o.doc}."]
     doc.append('    """')
     body = "\n".join(doc + lines)
-    returns = "Array" if len(kernel.outputs) == 1 else (
-        f"tuple[{', '.join(['Array'] * len(kernel.outputs))}]"
+    returns = (
+        "Array"
+        if len(kernel.outputs) == 1
+        else (f"tuple[{', '.join(['Array'] * len(kernel.outputs))}]")
     )
     names = ", ".join(o.name for o in kernel.outputs)
     return f"def {kernel.name}({arguments}) -> {returns}:\n{body}\n    return {names}\n"
@@ -178,10 +193,10 @@ def write(target: Path = TARGET) -> list[Path]:
     """Write all generated files, each to a temporary name first, and return their paths."""
     target.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, source in render().items():
+    for name, text in render().items():
         handle, temporary = tempfile.mkstemp(dir=target, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(source)
+            stream.write(text)
         os.chmod(temporary, 0o644)
         os.replace(temporary, target / name)
         written.append(target / name)
@@ -192,7 +207,7 @@ def drift(target: Path = TARGET) -> str:
     """Return a unified diff between the files in `target` and a fresh derivation ('' if none)."""
     fresh = render()
     stale = {p.name for p in target.glob("*.py")} if target.is_dir() else set()
-    report = []
+    report: list[str] = []
     for name in sorted(set(fresh) | stale):
         path = target / name
         old = path.read_text(encoding="utf-8") if path.is_file() else ""

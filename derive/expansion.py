@@ -14,8 +14,7 @@ token and the same without M for the others.
 
 from dataclasses import dataclass
 
-from sympy import Expr, Integer, Poly, Symbol, diff, exp, expand, factor, factorial
-from sympy import simplify
+from sympy import Expr, Integer, Poly, Symbol, diff, exp, expand, factor, factorial, simplify
 
 from derive.attention import Attention
 from derive.errors import DeriveError
@@ -86,17 +85,24 @@ def expand_at_origin(attention: Attention) -> OriginExpansion:
     def token(f: Expr, mean: Expr, head: Expr, pair: Expr) -> Expr:
         """Mean of f(w) over a token whose weight fluctuates about 1, times e^t."""
         square = pair if pooled else head
-        return _at_one(f) + eps * first * mean * _at_one(f, w) + eps**2 * (
-            second * head * _at_one(f, w) + first**2 * square * _at_one(f, w, w) / 2
+        return (
+            _at_one(f)
+            + eps * first * mean * _at_one(f, w)
+            + eps**2 * (second * head * _at_one(f, w) + first**2 * square * _at_one(f, w, w) / 2)
         )
 
     def token_pair(f: Expr, mean: Expr, head: Expr, pair: Expr) -> Expr:
         """The same for f(w, w') of one token's weights in two heads."""
         both = _at_one(f, w) + _at_one(f, w_prime)
         curvature = _at_one(f, w, w) + _at_one(f, w_prime, w_prime)
-        return _at_one(f) + eps * first * mean * both + eps**2 * (
-            second * head * both
-            + first**2 * (head * curvature / 2 + pair * _at_one(f, w, w_prime))
+        return (
+            _at_one(f)
+            + eps * first * mean * both
+            + eps**2
+            * (
+                second * head * both
+                + first**2 * (head * curvature / 2 + pair * _at_one(f, w, w_prime))
+            )
         )
 
     relevant, other = (mean_1, head_1, pair_1), (Integer(0), head_0, pair_0)

@@ -48,8 +48,15 @@ def sector_eigenvalues(expansion: OriginExpansion) -> dict[str, Expr]:
         "residual_mean": residual | {pair_residual: average},
         "residual_difference": residual,
     }
-    invariants = (alignment, head_signal, head_norm, head_residual, pair_signal, pair_norm,
-                  pair_residual)
+    invariants = (
+        alignment,
+        head_signal,
+        head_norm,
+        head_residual,
+        pair_signal,
+        pair_norm,
+        pair_residual,
+    )
     return {
         name: factor(
             diff(expansion.in_invariants.subs(dict.fromkeys(invariants, 0) | displacement), x, 2)

@@ -131,8 +131,9 @@ def score_gradient(attention: Attention) -> tuple[Expr, Expr]:
     for variable in (chi, b):
         change = diff(quotient, variable)
         change = change.subs(rest, total - weight).subs(others, mean_slope * total - slope * weight)
-        change = simplify(change).subs(Function("ell")(chi, b).diff(variable),
-                                       attention.derivative(variable))
+        change = simplify(change).subs(
+            Function("ell")(chi, b).diff(variable), attention.derivative(variable)
+        )
         change = change.subs(weight, share * total)
         results.append(factor(simplify(value * change)))
     return results[0], results[1]

@@ -66,8 +66,9 @@ class Kernel:
 
     def __post_init__(self) -> None:
         names = Counter(
-            [a.name for a in self.inputs] + [str(a.symbol) for a in self.inputs if str(a.symbol)
-                                             != a.name] + [o.name for o in self.outputs]
+            [a.name for a in self.inputs]
+            + [str(a.symbol) for a in self.inputs if str(a.symbol) != a.name]
+            + [o.name for o in self.outputs]
         )
         twice = sorted(n for n, count in names.items() if count > 1)
         if twice:

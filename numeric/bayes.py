@@ -119,8 +119,9 @@ def _sampled(task: Task) -> Risk:
             xi = mean + (net[:, : len(mean)] * np.sqrt(np.maximum(spread, 0.0))) @ axes.T
             grids.append((xi, weights))
         values.append(1 - _integrate(task, laws, grids, grids, 8.0)[0])
-    return Risk(float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(NETS)),
-                "quasi-Monte Carlo")
+    return Risk(
+        float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(NETS)), "quasi-Monte Carlo"
+    )
 
 
 def _laws(task: Task) -> Iterator[tuple[float, Array, Array]]:
@@ -133,8 +134,9 @@ def _laws(task: Task) -> Iterator[tuple[float, Array, Array]]:
             yield float(weight), mean, unit + covariance
 
 
-def _product(mean: Array, cov: Array, task: Task, digits: float,
-             reach: float | None = None) -> tuple[Array, Array] | None:
+def _product(
+    mean: Array, cov: Array, task: Task, digits: float, reach: float | None = None
+) -> tuple[Array, Array] | None:
     """Product rule for xi ~ N(mean, cov): points (N, F) and weights (N,)."""
     spread, axes = np.linalg.eigh(cov)
     sigma = np.sqrt(np.maximum(spread, 0.0))
@@ -163,9 +165,13 @@ def _slope(mean: Array, cov: Array, task: Task, axes: Array, sigma: Array) -> Ar
     return np.array(result)
 
 
-def _integrate(task: Task, laws: list[tuple[float, Array, Array]],
-               grids: list[tuple[Array, Array]], coarse: list[tuple[Array, Array]],
-               digits: float) -> tuple[float, float]:
+def _integrate(
+    task: Task,
+    laws: list[tuple[float, Array, Array]],
+    grids: list[tuple[Array, Array]],
+    coarse: list[tuple[Array, Array]],
+    digits: float,
+) -> tuple[float, float]:
     def points(grid: tuple[Array, Array]) -> Points:
         log_weight = log_bayes_weight(grid[0], task.prior)[None]
         return Points(log_weight, grid[1][None], np.ones((*log_weight.shape, 1)))
@@ -176,4 +182,3 @@ def _integrate(task: Task, laws: list[tuple[float, Array, Array]],
     time = race_grid(located[0], list(zip(mix, located[1:], strict=True)), tokens, digits)
     null, *relevant = (points(grid) for grid in grids)
     return race_of_points(null, list(zip(mix, relevant, strict=True)), time, tokens)
-

@@ -13,12 +13,12 @@ from scipy.special import ndtri, stdtr
 
 from numeric._generated import ACTIVATIONS
 from numeric.bayes import Risk
-from numeric.flow import Flow, flow
+from numeric.flow import Flow, integrate_flow
 from numeric.loss import MOST_POINTS, evaluate, population_loss, token_laws
 from numeric.quadrature import Array, symmetric_root
 from numeric.scores import attention_weights
 from numeric.sgd import SGDRuns
-from numeric.spectrum import feature_axes, spectrum
+from numeric.spectrum import Spectrum, feature_axes, hessian_spectrum
 from numeric.task import Attention, State, Task
 
 FALSE_ALARM = 1e-6
@@ -53,8 +53,14 @@ def threshold(comparisons: int) -> float:
     return float(-ndtri(FALSE_ALARM / (2 * comparisons)))
 
 
-def statistical(name: str, value: float, expected: float, error: float, comparisons: int,
-                freedom: float = np.inf) -> Check:
+def statistical(
+    name: str,
+    value: float,
+    expected: float,
+    error: float,
+    comparisons: int,
+    freedom: float = np.inf,
+) -> Check:
     """Compare a random value with a prediction.
 
     Parameters
@@ -82,8 +88,9 @@ def within(name: str, value: float, expected: float, tolerance: float) -> Check:
     return Check(name, value, expected, tolerance, None, bool(abs(value - expected) <= tolerance))
 
 
-def monte_carlo_loss(state: State, task: Task, attention: Attention, samples: int, seed: int
-                     ) -> tuple[float, float]:
+def monte_carlo_loss(
+    state: State, task: Task, attention: Attention, samples: int, seed: int
+) -> tuple[float, float]:
     """Return a Monte-Carlo population loss and its standard error.
 
     The oracle of `population_loss`: it draws scores and normalizes weights, nothing else is shared.
@@ -113,18 +120,24 @@ def monte_carlo_loss(state: State, task: Task, attention: Attention, samples: in
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def loss_checks(path: Flow, task: Task, attention: Attention, samples: int, seed: int,
-                comparisons: int) -> list[Check]:
+def loss_checks(
+    path: Flow, task: Task, attention: Attention, samples: int, seed: int, comparisons: int
+) -> list[Check]:
     """Exact loss against Monte Carlo at the flow's start, middle and end."""
     result = []
     for label, i in (("start", 0), ("middle", len(path.tau) // 2), ("end", len(path.tau) - 1)):
         state = path.states.at((i,))
         exact = population_loss(state, task, attention, 1e-6)
         sampled, error = monte_carlo_loss(state, task, attention, samples, seed + i)
-        result.append(statistical(
-            f"loss at the flow's {label}: exact against Monte Carlo",
-            float(exact.value), sampled, float(np.hypot(error, exact.error)), comparisons,
-        ))
+        result.append(
+            statistical(
+                f"loss at the flow's {label}: exact against Monte Carlo",
+                float(exact.value),
+                sampled,
+                float(np.hypot(error, exact.error)),
+                comparisons,
+            )
+        )
     return result
 
 
@@ -134,8 +147,13 @@ def origin_loss(state: State, task: Task, attention: Attention) -> float:
     weights = np.exp(bias - bias.max())
     weights /= weights.sum()
     value, _, _ = ACTIVATIONS[attention.activation].origin_expansion(
-        state.m, state.r, task.prior.mean[:, None], task.prior.second_moment,
-        weights[:, None], np.diag(weights), task.tokens,
+        state.m,
+        state.r,
+        task.prior.mean[:, None],
+        task.prior.second_moment,
+        weights[:, None],
+        np.diag(weights),
+        task.tokens,
     )
     return float(value)
 
@@ -147,14 +165,20 @@ def expansion_check(state: State, task: Task, attention: Attention) -> Check:
     remainders = []
     for scale in scales:
         small = State(scale * state.m, scale**2 * state.r, state.b)
-        exact = evaluate(small, task, attention, 12.0, MOST_POINTS, least_digits=12.0)
+        exact = evaluate(small, task, attention, 12.0, MOST_POINTS)
         remainders.append(abs(float(exact.value) - origin_loss(small, task, attention)))
     expected = 4.0 if _is_symmetric(task) else 3.0
     if max(remainders) < 1e-11:
         return within("origin expansion: remainder", max(remainders), 0.0, 1e-11)
     order = float(np.polyfit(np.log(scales), np.log(np.maximum(remainders, 1e-300)), 1)[0])
-    return Check("origin expansion: order of its remainder", order, expected, 0.1, None,
-                 order >= expected - 0.1)
+    return Check(
+        "origin expansion: order of its remainder",
+        order,
+        expected,
+        0.1,
+        None,
+        order >= expected - 0.1,
+    )
 
 
 def _is_symmetric(task: Task) -> bool:
@@ -164,25 +188,29 @@ def _is_symmetric(task: Task) -> bool:
     mixed = np.einsum("k,ka,kbc->abc", weights, means, covariances)
     third = third + mixed + mixed.transpose(1, 0, 2) + mixed.transpose(2, 1, 0)
     scale = 1 + float(np.abs(means).max(initial=0.0)) ** 3
-    return bool(np.abs(third).max(initial=0.0) < 1e-12 * scale
-                and np.abs(task.prior.mean).max(initial=0.0) < 1e-12 * scale)
+    return bool(
+        np.abs(third).max(initial=0.0) < 1e-12 * scale
+        and np.abs(task.prior.mean).max(initial=0.0) < 1e-12 * scale
+    )
 
 
 def spectrum_check(task: Task, attention: Attention) -> Check:
     """Closed-form Hessian at the origin against the differentiated exact gradient."""
     heads, features = attention.heads, task.prior.features
-    derived = spectrum(task, attention)
+    derived = hessian_spectrum(task, attention)
     zero = State(np.zeros((heads, features)), np.zeros((heads, heads)))
-    numeric = spectrum(task, attention, zero)
+    numeric = hessian_spectrum(task, attention, zero)
     difference = _expanded(derived) - _expanded(numeric)
-    return within("Hessian at the origin: closed form against the exact gradient",
-                  float(np.abs(difference).max(initial=0.0)), 0.0,
-                  float(numeric.errors.max(initial=0.0)) + 1e-9)
+    return within(
+        "Hessian at the origin: closed form against the exact gradient",
+        float(np.abs(difference).max(initial=0.0)),
+        0.0,
+        float(numeric.errors.max(initial=0.0)) + 1e-9,
+    )
 
 
-def _expanded(spectrum_: object) -> Array:
-    values = np.repeat(spectrum_.eigenvalues, spectrum_.multiplicities)  # type: ignore[attr-defined]
-    return np.sort(values)
+def _expanded(spectrum: Spectrum) -> Array:
+    return np.sort(np.repeat(spectrum.eigenvalues, spectrum.multiplicities))
 
 
 def growth_check(task: Task, attention: Attention) -> Check | None:
@@ -206,23 +234,31 @@ def growth_check(task: Task, attention: Attention) -> Check | None:
     if rate <= 0:
         return None
     state = State(1e-4 * np.outer(along, axes[:, leading]), 1e-8 * np.eye(heads))
-    path = flow(state, task, attention, np.linspace(0, 2 / rate, 41), digits=9.0, rtol=1e-8)
+    path = integrate_flow(
+        state, task, attention, np.linspace(0, 2 / rate, 41), digits=9.0, rtol=1e-8
+    )
     size = np.linalg.norm(path.m.reshape(len(path.tau), -1), axis=1)
     measured = float(np.polyfit(path.tau, np.log(size), 1)[0])
-    return within("growth rate from the origin: early flow against the Hessian", measured, rate,
-                  0.01 * rate)
+    return within(
+        "growth rate from the origin: early flow against the Hessian", measured, rate, 0.01 * rate
+    )
 
 
 def bayes_check(path: Flow, risk: Risk) -> Check:
     """No state of the flow may have a loss below the Bayes risk."""
     least = float(path.loss.min())
     margin = path.loss_error + 5 * risk.error
-    return Check("least loss of the flow: not below the Bayes risk", least, risk.value, margin,
-                 None, least >= risk.value - margin)
+    return Check(
+        "least loss of the flow: not below the Bayes risk",
+        least,
+        risk.value,
+        margin,
+        None,
+        least >= risk.value - margin,
+    )
 
 
-def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: int
-                     ) -> list[Check]:
+def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: int) -> list[Check]:
     """Mean of SGD over runs, extrapolated to D -> infinity, against the finite-kappa flow.
 
     Parameters
@@ -244,19 +280,26 @@ def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: in
     heads, features = path.m.shape[1:]
     for h in range(heads):
         for f in range(features):
-            entries.append((f"m[{h + 1},{f + 1}]", large.m[..., h, f], small.m[..., h, f],
-                            path.m[:, h, f]))
+            entries.append(
+                (f"m[{h + 1},{f + 1}]", large.m[..., h, f], small.m[..., h, f], path.m[:, h, f])
+            )
         for k in range(h, heads):
-            entries.append((f"r[{h + 1},{k + 1}]", large.r[..., h, k], small.r[..., h, k],
-                            path.r[:, h, k]))
+            entries.append(
+                (f"r[{h + 1},{k + 1}]", large.r[..., h, k], small.r[..., h, k], path.r[:, h, k])
+            )
     result = []
     for name, first, second, predicted in entries:
         for i in range(1, len(path.tau)):
             x, y = first[:, i], second[:, i]
             variance = 4 * x.var(ddof=1) / len(x) + y.var(ddof=1) / len(y)
-            result.append(statistical(
-                f"{name} at tau = {path.tau[i]:.4g}: SGD against flow",
-                float(2 * x.mean() - y.mean()), float(predicted[i]), float(np.sqrt(variance)),
-                comparisons, len(x) - 1,
-            ))
+            result.append(
+                statistical(
+                    f"{name} at tau = {path.tau[i]:.4g}: SGD against flow",
+                    float(2 * x.mean() - y.mean()),
+                    float(predicted[i]),
+                    float(np.sqrt(variance)),
+                    comparisons,
+                    len(x) - 1,
+                )
+            )
     return result

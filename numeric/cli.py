@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except OSError as error:
         _drop_output()
-        words = (error.strerror or str(error) or type(error).__name__).lower()
+        words = (error.strerror or "").lower() or str(error) or type(error).__name__
         return _fail(f"error: {words if error.filename is None else f'{error.filename}: {words}'}")
     except MemoryError as error:
         return _fail(f"error: not enough memory: {error or 'the problem is too large'}")
@@ -97,58 +97,94 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, summary: str, more: str, example: str) -> argparse.ArgumentParser:
         description = f"{summary[:1].upper()}{summary[1:]}. {more}"
-        return commands.add_parser(name, help=summary, description=description,
-                                   epilog=f"example: headflow {example}")
+        return commands.add_parser(
+            name, help=summary, description=description, epilog=f"example: headflow {example}"
+        )
 
     run = add(
-        "run", "verify experiments: derivation, loss, spectrum, flow and SGD, with a verdict",
+        "run",
+        "verify experiments: derivation, loss, spectrum, flow and SGD, with a verdict",
         "Writes figures, summary.json and report.md into a folder for each. The exit code is 1 if "
-        "theory and simulation disagree beyond the stated budget.", "run two-features --out DIR")
-    run.add_argument("file", nargs="*", metavar="FILE|NAME",
-                     help=f"experiment files or names of examples (default: {' '.join(EXAMPLES)})")
-    run.add_argument("--out", type=Path, default="headflow-results", metavar="DIR",
-                     help="folder for all results, made if missing (default: %(default)s)")
+        "theory and simulation disagree beyond the stated budget.",
+        "run two-features --out DIR",
+    )
+    run.add_argument(
+        "file",
+        nargs="*",
+        metavar="FILE|NAME",
+        help=f"experiment files or names of examples (default: {' '.join(EXAMPLES)})",
+    )
+    run.add_argument(
+        "--out",
+        type=Path,
+        default="headflow-results",
+        metavar="DIR",
+        help="folder for all results, made if missing (default: %(default)s)",
+    )
     run.set_defaults(command=_run)
 
-    start = ("It starts from the file's [state], else from random keys of norm flow.eta at token "
-             "dimension D = flow.dimension.")
+    start = (
+        "It starts from the file's [state], else from random keys of norm flow.eta at token "
+        "dimension D = flow.dimension."
+    )
     tolerance = "absolute error aimed at, > 0 (default: %(default)s)"
     loss = add(
-        "loss", "exact population loss and its gradient",
+        "loss",
+        "exact population loss and its gradient",
         f"{start} The gradient is dE/dm (heads x features), dE/dr (heads x heads; dE = tr(G dr)) "
-        "and, where biases are trained, dE/db (heads).", "loss two-features --json")
+        "and, where biases are trained, dE/db (heads).",
+        "loss two-features --json",
+    )
     loss.add_argument("--tol", type=float, default=1e-8, help=tolerance)
     spectrum = add(
-        "spectrum", "Hessian eigenvalues and growth rates by sector",
+        "spectrum",
+        "Hessian eigenvalues and growth rates by sector",
         "Coordinates are (m, rho) with r = rho rho^T. A growth rate is minus an eigenvalue, per "
         "unit of tau = step size x steps. Residual sectors count once per residual dimension.",
-        "spectrum two-features --plot spectrum.svg")
+        "spectrum two-features --plot spectrum.svg",
+    )
     spectrum.add_argument(
-        "--at", choices=("origin", "state"), default="origin",
+        "--at",
+        choices=("origin", "state"),
+        default="origin",
         help="origin: in closed form (default); state: at the file's [state], else a random "
-        "initial one, by differences of the exact gradient")
+        "initial one, by differences of the exact gradient",
+    )
     flow = add(
-        "flow", "order-parameter flow, the limit of training as D -> infinity",
+        "flow",
+        "order-parameter flow, the limit of training as D -> infinity",
         f"{start} Times are tau = step size x steps, up to flow.tau_max; with flow.kappa > 0, "
         "samples = D tau / kappa. In JSON, m is (times, heads, features), r is (times, heads, "
-        "heads), and an excursion's feature counts from 0.", "flow two-features --plot flow.svg")
-    risk = add("risk", "Bayes risk, the least loss of any estimator",
-               "The figure shows it against the number of tokens L.", "risk two-features --json")
+        "heads), and an excursion's feature counts from 0.",
+        "flow two-features --plot flow.svg",
+    )
+    risk = add(
+        "risk",
+        "Bayes risk, the least loss of any estimator",
+        "The figure shows it against the number of tokens L.",
+        "risk two-features --json",
+    )
     risk.add_argument("--tol", type=float, default=1e-8, help=tolerance)
     sgd = add(
-        "sgd", "stochastic gradient descent at finite token dimension D",
+        "sgd",
+        "stochastic gradient descent at finite token dimension D",
         f"{start} It runs up to tau = step size x steps = flow.tau_max with step size sgd.step; "
         "without one, kappa = step x D / batch is flow.kappa, or 1 if that is 0. JSON has means "
-        "over runs and their standard errors (m_error, ...).", "sgd two-features --json")
-    for compute, parts in zip((_loss, _spectrum, _flow, _risk, _sgd),
-                              (loss, spectrum, flow, risk, sgd), strict=True):
+        "over runs and their standard errors (m_error, ...).",
+        "sgd two-features --json",
+    )
+    for compute, parts in zip(
+        (_loss, _spectrum, _flow, _risk, _sgd), (loss, spectrum, flow, risk, sgd), strict=True
+    ):
         parts.add_argument("file", metavar="FILE", help="experiment file, or name of an example")
         parts.add_argument("--json", action="store_true", help="print JSON; undefined is null")
-        parts.add_argument("--plot", metavar="FILE",
-                           help="write a figure too: .svg, .png or .pdf by its suffix")
+        parts.add_argument(
+            "--plot", metavar="FILE", help="write a figure too: .svg, .png or .pdf by its suffix"
+        )
         parts.set_defaults(command=partial(_show, compute))
-    commands.add_parser("derive", add_help=False,
-                        help="print, check or write the symbolic derivations")
+    commands.add_parser(
+        "derive", add_help=False, help="print, check or write the symbolic derivations"
+    )
     return parser
 
 
@@ -170,8 +206,10 @@ def _run(arguments: argparse.Namespace) -> int:
             report = run_experiment(experiment, out, progress)
         failed = [check for check in report.checks if not check.passed]
         verdict = "agree" if report.passed else "DISAGREE"
-        print(f"{experiment.name}: theory and simulation {verdict}; {len(failed)} of "
-              f"{len(report.checks)} checks failed; see {out / 'report.md'}")
+        print(
+            f"{experiment.name}: theory and simulation {verdict}; {len(failed)} of "
+            f"{len(report.checks)} checks failed; see {out / 'report.md'}"
+        )
         for x in failed:
             print(f"  {x.name}: {x.value:.8g}, expected {x.expected:.8g} (error {x.error:.2g})")
         sys.stdout.flush()
@@ -185,8 +223,10 @@ def _show(compute: "Compute", arguments: argparse.Namespace) -> int:
 
     experiment = load_experiment(arguments.file)
     attention = experiment.attention
-    title = (f"{experiment.name}: {attention.activation}, H = {attention.heads}, "
-             f"F = {experiment.task.prior.features}, L = {experiment.task.tokens}")
+    title = (
+        f"{experiment.name}: {attention.activation}, H = {attention.heads}, "
+        f"F = {experiment.task.prior.features}, L = {experiment.task.tokens}"
+    )
     if arguments.plot is not None:
         from numeric import plots
 
@@ -209,8 +249,13 @@ def _loss(experiment: "Experiment", given: argparse.Namespace, _: "_Progress") -
     state, words = _start(experiment)
     loss = population_loss(state, experiment.task, experiment.attention, given.tol)
     gradient = {"m": loss.m, "r": loss.r} | ({} if loss.b is None else {"b": loss.b})
-    lines = [words, "", f"loss E = {loss.value:.12g}   (error {loss.error:.1e}, {loss.method})", "",
-             f"gradient   (error {loss.gradient_error:.1e})"]
+    lines = [
+        words,
+        "",
+        f"loss E = {loss.value:.12g}   (error {loss.error:.1e}, {loss.method})",
+        "",
+        f"gradient   (error {loss.gradient_error:.1e})",
+    ]
     for name, values in gradient.items():
         lines += [f"dE/d{name}", array2string(values, max_line_width=100, threshold=200)]
     entries = {"loss": loss.value, "error": loss.error, "gradient": gradient}
@@ -218,10 +263,10 @@ def _loss(experiment: "Experiment", given: argparse.Namespace, _: "_Progress") -
 
 
 def _spectrum(experiment: "Experiment", given: argparse.Namespace, _: "_Progress") -> "Result":
-    from numeric.spectrum import spectrum
+    from numeric.spectrum import hessian_spectrum
 
     state, words = (None, "at the origin") if given.at == "origin" else _start(experiment)
-    found = spectrum(experiment.task, experiment.attention, state)
+    found = hessian_spectrum(experiment.task, experiment.attention, state)
     lines = [words]
     if state is None and experiment.task.prior.mean.any():
         lines.append("note: the mean signal is not zero, so neither is the gradient at the origin")
@@ -237,27 +282,38 @@ def _flow(experiment: "Experiment", _: argparse.Namespace, progress: "_Progress"
     import numpy as np
 
     from numeric.bayes import bayes_risk
-    from numeric.flow import flow
+    from numeric.flow import integrate_flow
 
     state, words = _start(experiment)
     settings = experiment.flow
-    path = flow(state, experiment.task, experiment.attention, settings.tau_max, settings.kappa,
-                progress=partial(progress, "flow"))
+    path = integrate_flow(
+        state,
+        experiment.task,
+        experiment.attention,
+        settings.tau_max,
+        settings.kappa,
+        progress=partial(progress, "flow"),
+    )
     norms = np.linalg.norm(path.m, axis=1)
     course = _course({"tau": path.tau, "loss": path.loss}, norms, None)
     lines = [words, f"kappa = {path.kappa:g}: {path.status}", "", *course, ""]
     for f, passage in enumerate(path.first_passage[:_COLUMNS], start=1):
         when = f"at tau = {passage:.6g}" if math.isfinite(passage) else "not reached"
         lines.append(f"feature {f}: norm {path.threshold:g} {when}")
-    lines += [f"feature {x.feature + 1}: falls by {x.drop:.0%} after its peak at tau = {x.tau:.6g}"
-              for x in path.excursions]
+    lines += [
+        f"feature {x.feature + 1}: falls by {x.drop:.0%} after its peak at tau = {x.tau:.6g}"
+        for x in path.excursions
+    ]
     noise = f", of kappa V {path.noise_error:.1e}" if path.kappa else ""
     lines.append(f"error of the loss {path.loss_error:.1e}{noise}")
     names = ("tau", "loss", "m", "r", "first_passage", "status", *(["b"] * (path.b is not None)))
     entries = {name: getattr(path, name) for name in names}
     entries["excursions"] = [vars(excursion) for excursion in path.excursions]
-    return entries, lines, lambda plots: plots.flow_figure(
-        path, bayes=bayes_risk(experiment.task, 1e-4).value)
+    return (
+        entries,
+        lines,
+        lambda plots: plots.flow_figure(path, bayes=bayes_risk(experiment.task, 1e-4).value),
+    )
 
 
 def _risk(experiment: "Experiment", given: argparse.Namespace, _: "_Progress") -> "Result":
@@ -276,8 +332,11 @@ def _risk(experiment: "Experiment", given: argparse.Namespace, _: "_Progress") -
         risks = [bayes_risk(replace(task, tokens=count), 1e-4).value for count in tokens]
         return plots.risk_figure(tokens, risks, task, risk.value)
 
-    lines = ["", f"Bayes risk = {risk.value:.12g}   (error {risk.error:.1e}, {risk.method})",
-             f"risk of uniform weights = {1 - 1 / task.tokens:.12g}"]
+    lines = [
+        "",
+        f"Bayes risk = {risk.value:.12g}   (error {risk.error:.1e}, {risk.method})",
+        f"risk of uniform weights = {1 - 1 / task.tokens:.12g}",
+    ]
     return {"bayes_risk": risk.value, "error": risk.error}, lines, draw
 
 
@@ -285,14 +344,24 @@ def _sgd(experiment: "Experiment", _: argparse.Namespace, progress: "_Progress")
     import numpy as np
 
     from numeric.run import kappa_of
-    from numeric.sgd import sgd
+    from numeric.sgd import run_sgd
 
     state, words = _start(experiment)
     settings = experiment.sgd
     kappa = None if settings.step is not None else kappa_of(experiment)
-    runs = sgd(state, experiment.task, experiment.attention, dimension=settings.dimension,
-               tau=experiment.flow.tau_max, step=settings.step, kappa=kappa, batch=settings.batch,
-               runs=settings.runs, seed=settings.seed, progress=partial(progress, "SGD"))
+    runs = run_sgd(
+        state,
+        experiment.task,
+        experiment.attention,
+        dimension=settings.dimension,
+        tau=experiment.flow.tau_max,
+        step=settings.step,
+        kappa=kappa,
+        batch=settings.batch,
+        runs=settings.runs,
+        seed=settings.seed,
+        progress=partial(progress, "SGD"),
+    )
     entries: dict[str, object] = {"tau": runs.tau, "samples": runs.samples}
     for name in ("m", "r", "b"):
         values = getattr(runs, name)
@@ -302,8 +371,10 @@ def _sgd(experiment: "Experiment", _: argparse.Namespace, progress: "_Progress")
     entries["runs"] = len(runs.m)
     norms, errors = _mean_and_error(np.linalg.norm(runs.m, axis=2))
     course = _course({"tau": runs.tau, "samples": runs.samples}, norms, errors)
-    how = (f"D = {runs.dimension}, step = {runs.step:.6g}, batch = {runs.batch}, "
-           f"kappa = {runs.kappa:.6g}; means over {len(runs.m)} runs, with standard errors")
+    how = (
+        f"D = {runs.dimension}, step = {runs.step:.6g}, batch = {runs.batch}, "
+        f"kappa = {runs.kappa:.6g}; means over {len(runs.m)} runs, with standard errors"
+    )
     return entries, [words, how, "", *course], lambda plots: plots.sgd_figure(runs)
 
 
@@ -330,17 +401,25 @@ def _course(
     rows = [[*columns, *(f"norm, feature {f + 1}" for f in shown)]]
     for i in sorted({round(k * (count - 1) / (_ROWS - 1)) for k in range(_ROWS)}):
         margins = ["" if errors is None else f" +- {errors[i, f]:.1e}" for f in shown]
-        rows.append([*(f"{column[i]:.9g}" for column in columns.values()),
-                     *(f"{norms[i, f]:.6f}{margins[f]}" for f in shown)])
+        rows.append(
+            [
+                *(f"{column[i]:.9g}" for column in columns.values()),
+                *(f"{norms[i, f]:.6f}{margins[f]}" for f in shown),
+            ]
+        )
     return _table(rows)
 
 
 def _table(rows: list[list[str]]) -> list[str]:
     """Align cells: the first column to the left, all others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["   ".join(cell.rjust(width) if i else cell.ljust(width)
-                       for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
-            for row in rows]
+    return [
+        "   ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
 
 
 def _plain(value: Any) -> Any:

@@ -47,7 +47,7 @@ def describe(value: object) -> Verbatim:
 def _safe_repr(value: object) -> str:
     try:
         return repr(value.item() if isinstance(value, np.generic) else value)
-    except Exception:  # noqa: BLE001 - a foreign repr, or an integer of too many digits
+    except Exception:
         return f"a value of type {type(value).__name__}"
 
 

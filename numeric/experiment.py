@@ -327,7 +327,7 @@ def _empirical(directory: Path, file: object) -> DiscretePrior:
             samples = _READERS[Path(file).suffix](directory / file)
     except InputError:
         raise
-    except Exception as error:  # noqa: BLE001 - unknown bytes fail to be an array in any way
+    except Exception as error:
         found = Verbatim(f"{file!r}: {_reason(error)}")
         raise InputError("file", found, "a readable .npy or .csv file of samples") from None
     return empirical(points("file", samples))

@@ -81,7 +81,7 @@ class Flow:
         return State(self.m, self.r, self.b)
 
 
-def flow(
+def integrate_flow(
     state: State,
     task: Task,
     attention: Attention,
@@ -168,16 +168,21 @@ def flow(
         atol=rtol * scale,
     )
     if solution.status < 0 or not np.isfinite(solution.y).all():
-        raise FlowError(f"flow: the solver stopped at tau = {solution.t[-1]:.6g}: "
-                        f"{solution.message}")
+        raise FlowError(
+            f"flow: the solver stopped at tau = {solution.t[-1]:.6g}: {solution.message}"
+        )
     path = [pack.state(y) for y in solution.y.T]
     losses = [evaluate(s, task, attention, digits) for s in path]
     checked = np.unique(np.linspace(0, len(path) - 1, 5).astype(int))
     loss_error = max(_loss_error(path[i], losses[i], task, attention, digits) for i in checked)
-    noise_error = max(
-        (kappa * float(noise_matrix(path[i], task, attention)[1].max()) for i in checked),
-        default=0.0,
-    ) if kappa else 0.0
+    noise_error = (
+        max(
+            (kappa * float(noise_matrix(path[i], task, attention)[1].max()) for i in checked),
+            default=0.0,
+        )
+        if kappa
+        else 0.0
+    )
     m = np.array([s.m for s in path])
     passage = _first_passage(state.m, threshold, times[0], solution.t_events)
     return Flow(
@@ -196,10 +201,9 @@ def flow(
     )
 
 
-def _loss_error(state: State, loss: Loss, task: Task, attention: Attention, digits: float
-                ) -> float:
+def _loss_error(state: State, loss: Loss, task: Task, attention: Attention, digits: float) -> float:
     """Distance of a loss to one with another digit, and that one's sampling error."""
-    better = evaluate(state, task, attention, digits + 1, CHECK_POINTS, least_digits=digits + 1)
+    better = evaluate(state, task, attention, digits + 1, CHECK_POINTS)
     return abs(float(better.value - loss.value)) + float(better.error)
 
 
@@ -260,8 +264,11 @@ class _Packing:
             overlap = full + np.triu(full, 1).T
         else:
             overlap = overlap.reshape(self.heads, self.heads)
-        return (y[:size].reshape(self.heads, self.features), overlap,
-                y[end:] if self.biased else None)
+        return (
+            y[:size].reshape(self.heads, self.features),
+            overlap,
+            y[end:] if self.biased else None,
+        )
 
     def state(self, y: Array) -> State:
         m, overlap, b = self._split(y)
@@ -274,8 +281,9 @@ class _Packing:
             r = overlap @ overlap.T
         return State(m, (r + r.T) / 2, b)
 
-    def velocity(self, y: Array, in_m: Array, in_r: Array, in_b: Array | None,
-                 noise: Array | None) -> Array:
+    def velocity(
+        self, y: Array, in_m: Array, in_r: Array, in_b: Array | None, noise: Array | None
+    ) -> Array:
         _, overlap, _ = self._split(y)
         if noise is not None:
             change = order_parameters.overlap_flow(overlap, in_r, noise, self.kappa)[self.upper]
@@ -299,15 +307,19 @@ def _times(tau: ArrayLike) -> Array:
     times = np.asarray(tau, dtype=float)
     if times.ndim == 0:
         times = np.linspace(0.0, real_number("tau", float(times), positive=True), 201)
-    if times.ndim != 1 or len(times) < 2 or not np.isfinite(times).all() or (
-        np.diff(times) <= 0
-    ).any():
+    if (
+        times.ndim != 1
+        or len(times) < 2
+        or not np.isfinite(times).all()
+        or (np.diff(times) <= 0).any()
+    ):
         raise InputError("tau", tau, "a positive horizon, or at least two increasing times")
     return times
 
 
-def _first_passage(m: Array, threshold: float, start: float,
-                   crossings: list[Array] | None) -> Array:
+def _first_passage(
+    m: Array, threshold: float, start: float, crossings: list[Array] | None
+) -> Array:
     """Times of the first upward crossings; the start where a feature is beyond the threshold."""
     result = np.full(m.shape[1], np.nan)
     for f, times in enumerate(crossings or []):

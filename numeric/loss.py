@@ -5,13 +5,13 @@ has more score dimensions than a product rule can cover; then the token's Gaussi
 randomized quasi-Monte Carlo and the standard error is part of the reported one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from numeric._generated import ACTIVATIONS, order_parameters
-from numeric.errors import InputError, QuadratureError
-from numeric.quadrature import ROUNDOFF, Array, gaussian_rule, standard_normal_nets
+from numeric.errors import QuadratureError
+from numeric.quadrature import ROUNDOFF, Array, Rule, gaussian_rule, standard_normal_nets
 from numeric.race import (
     Law,
     Points,
@@ -28,7 +28,7 @@ from numeric.validate import real_number
 # a flow), and the quasi-Monte Carlo nets used beyond.
 MOST_POINTS, FLOW_POINTS = 1_500_000, 40_000
 NETS, NET_SIZE, LARGEST_NET = 8, 2048, 32_768
-MOST_DIGITS = 14.0
+LEAST_DIGITS, MOST_DIGITS = 3.0, 14.0
 
 
 @dataclass(frozen=True)
@@ -94,20 +94,36 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
             for index in np.ndindex(*state.batch_shape)
         ]
         return _stacked(results, state.batch_shape)
-    digits = float(np.clip(1 - np.log10(tol), 4.0, MOST_DIGITS - 2))
-    coarse = evaluate(state, task, attention, max(digits - 3, 3.0), MOST_POINTS, NET_SIZE,
-                      MOST_DIGITS)
+    digits = float(np.clip(1 - np.log10(tol), LEAST_DIGITS + 1, MOST_DIGITS - 2))
+    while True:
+        try:
+            coarse, fine = (
+                evaluate(state, task, attention, max(d, LEAST_DIGITS), MOST_POINTS)
+                for d in (digits - 3, digits)
+            )
+            break
+        except QuadratureError:
+            if digits < LEAST_DIGITS + 2:
+                raise
+            digits -= 1
     net = NET_SIZE
     while True:
-        fine = evaluate(state, task, attention, digits, MOST_POINTS, net, MOST_DIGITS)
         error, gradient_error = _errors(coarse, fine)
         sampled = fine.method != "quadrature"
-        if error <= tol or (net >= LARGEST_NET if sampled else digits >= MOST_DIGITS):
-            return Loss(fine.value, error, fine.m, fine.r, fine.b, gradient_error, fine.method)
-        if sampled:
-            net = 4 * net
-        else:
-            coarse, digits = fine, min(digits + 3, MOST_DIGITS)
+        if error > tol and (net < LARGEST_NET if sampled else digits < MOST_DIGITS):
+            try:
+                if sampled:
+                    net = 4 * net
+                    fine = evaluate(state, task, attention, digits, MOST_POINTS, net)
+                else:
+                    digits = min(digits + 3, MOST_DIGITS)
+                    finer = evaluate(state, task, attention, digits, MOST_POINTS)
+                    coarse, fine = fine, finer
+                continue
+            except QuadratureError:
+                # Out of reach: the error of what could be afforded is reported.
+                pass
+        return replace(fine, error=error, gradient_error=gradient_error)
 
 
 def evaluate(
@@ -117,7 +133,6 @@ def evaluate(
     digits: float,
     most_points: int = FLOW_POINTS,
     net_size: int = NET_SIZE,
-    least_digits: float = 4.0,
 ) -> Loss:
     """Return the loss and gradient at one resolution: no error estimate but the sampling error.
 
@@ -128,10 +143,14 @@ def evaluate(
     digits : float
         Decimal digits of the rules.
     most_points : int
-        Points that a pooled token's product rule may have. Digits are given up down to
-        `least_digits` to stay within, then nets of `net_size` quasi-Monte Carlo points are used.
+        Points that a pooled token's product rule may have; beyond, nets of `net_size` quasi-Monte
+        Carlo points are used.
     """
     kernel = ACTIVATIONS[attention.activation]
+    if task.tokens == 1:
+        # The one token has all the weight.
+        b = None if state.b is None else np.zeros_like(state.b)
+        return Loss(0.0, 0.0, np.zeros_like(state.m), np.zeros_like(state.r), b, 0.0, "quadrature")
     null, relevant = token_laws(state, task)
     tokens = float(task.tokens)
     if kernel.NORMALIZATION == "per-head":
@@ -139,8 +158,9 @@ def evaluate(
         spread, method = 0.0, "quadrature"
     else:
         assert state.b is not None
-        value, spread, method = _pooled(null, relevant, state.b, tokens, digits, most_points, net_size,
-                                       least_digits)
+        value, spread, method = _pooled(
+            null, relevant, state.b, tokens, digits, most_points, net_size
+        )
     m, r, b = _order_parameter_gradient(state, task, null, relevant)
     in_b = b if "b" in kernel.PARAMETERS else None
     return Loss(1 + value, spread, m, r, in_b, spread, method)
@@ -200,19 +220,11 @@ def _pooled(
     digits: float,
     most_points: int,
     net_size: int,
-    least_digits: float,
 ) -> tuple[float, float, str]:
     laws, one = (null, *relevant), np.ones(1)
     mix = [law.weight for law in relevant]
     axes = [_principal_axes(law) for law in laws]
-
-    def rules_of(digits: float) -> list[list]:
-        return [_axis_rules(axis, digits, tokens) for axis in axes]
-
-    rules = rules_of(digits)
-    while max(map(_size, rules)) > most_points and digits >= least_digits + 1:
-        digits -= 1
-        rules = rules_of(digits)
+    rules = [_axis_rules(axis, digits, tokens) for axis in axes]
     coarse = [
         _product_points(law, bias, axis, _coarse_rules(axis, digits, tokens))
         for law, axis in zip(laws, axes, strict=True)
@@ -223,14 +235,19 @@ def _pooled(
         return single_races(null, relevant, points[0], points[1:], time, tokens, one, one)
 
     if max(map(_size, rules)) <= most_points:
-        points = [_product_points(*x) for x in zip(laws, [bias] * len(laws), axes, rules,
-                                                   strict=True)]
+        points = [
+            _product_points(*x) for x in zip(laws, [bias] * len(laws), axes, rules, strict=True)
+        ]
         return loss(points), 0.0, "quadrature"
     weights = np.full(net_size, 1 / net_size)
     roots = [(vectors * sigma) @ vectors.T for sigma, vectors in axes]
     values = [
-        loss([pooled_points(law, bias, net @ root, weights)
-              for law, root in zip(laws, roots, strict=True)])
+        loss(
+            [
+                pooled_points(law, bias, net @ root, weights)
+                for law, root in zip(laws, roots, strict=True)
+            ]
+        )
         for net in standard_normal_nets(len(bias), NETS, net_size)
     ]
     for law in laws:
@@ -247,7 +264,7 @@ def _principal_axes(law: Law) -> tuple[Array, Array]:
 
 def _axis_rules(
     axes: tuple[Array, Array], digits: float, tokens: float, reach: float | None = None
-) -> list:
+) -> list[Rule]:
     """A one-dimensional rule for each axis, as fine as its largest effect on a score demands."""
     sigma, vectors = axes
     amplitude = sigma * np.abs(vectors).max(axis=0)
@@ -256,11 +273,11 @@ def _axis_rules(
     return [gaussian_rule(float(a), digits, tokens, reach) for a in amplitude]
 
 
-def _size(rules: list) -> int:
+def _size(rules: list[Rule]) -> int:
     return int(np.prod([len(z) for z, _ in rules], dtype=float))
 
 
-def _coarse_rules(axes: tuple[Array, Array], reach: float, tokens: float) -> list:
+def _coarse_rules(axes: tuple[Array, Array], reach: float, tokens: float) -> list[Rule]:
     """Rules for locating the race: three digits, or what a small product rule affords."""
     digits = 3.0
     while True:
@@ -270,7 +287,7 @@ def _coarse_rules(axes: tuple[Array, Array], reach: float, tokens: float) -> lis
         digits -= 0.5
 
 
-def _product_points(law: Law, bias: Array, axes: tuple[Array, Array], rules: list) -> Points:
+def _product_points(law: Law, bias: Array, axes: tuple[Array, Array], rules: list[Rule]) -> Points:
     sigma, vectors = axes
     grids = np.meshgrid(*(z for z, _ in rules), indexing="ij")
     z = np.stack([grid.ravel() for grid in grids], axis=1)
@@ -302,8 +319,12 @@ def _stacked(results: list[Loss], shape: tuple[int, ...]) -> Loss:
 
     b = None if results[0].b is None else gather("b")
     methods = {result.method for result in results}
-    return Loss(gather("value"), gather("error"), gather("m"), gather("r"), b,
-                gather("gradient_error"), " and ".join(sorted(methods)))
-
-
-__all__ = ["InputError", "Loss", "QuadratureError", "evaluate", "population_loss", "token_laws"]
+    return Loss(
+        gather("value"),
+        gather("error"),
+        gather("m"),
+        gather("r"),
+        b,
+        gather("gradient_error"),
+        " and ".join(sorted(methods)),
+    )

@@ -51,8 +51,12 @@ def noise_matrix(
     state = state.check(attention, task.prior.features)
     heads, tokens = attention.heads, task.tokens
     if heads * tokens + 1 > MOST_DIMENSIONS:
-        raise InputError("tokens", tokens, f"at most {(MOST_DIMENSIONS - 1) // heads} tokens for "
-                         f"the noise matrix of {heads} heads")
+        raise InputError(
+            "tokens",
+            tokens,
+            f"at most {(MOST_DIMENSIONS - 1) // heads} tokens for "
+            f"the noise matrix of {heads} heads",
+        )
     size = int(min(net_size, max(16, 2 ** int(np.log2(MOST_SCORES / (heads * tokens))))))
     null, relevant = token_laws(state, task)
     root = symmetric_root(null.cov)
@@ -76,9 +80,7 @@ def noise_matrix(
     return values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(NETS)
 
 
-def initial_state(
-    task: Task, attention: Attention, eta: float, dimension: int, seed: int
-) -> State:
+def initial_state(task: Task, attention: Attention, eta: float, dimension: int, seed: int) -> State:
     """Draw the order parameters of keys ``k_h ~ N(0, eta^2 I / D)``, exactly in law.
 
     Parameters

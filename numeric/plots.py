@@ -33,11 +33,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STABLE, UNSTABLE = COLOURS[0], COLOURS[1]
 GREY = "#6E6E6E"
 
-MOST_RUNS = 32
-"""Runs that are drawn one by one; of more, the mean and the standard deviation are drawn."""
+MOST_RUNS = 32  # are drawn one by one; of more, the mean and the standard deviation
 MOST_SECTORS = 48
-MOST_CELLS = 150
-"""Entries of a heatmap up to which each shows its value."""
+MOST_CELLS = 150  # of a heatmap show their values
 
 _STYLE = {
     "font.family": "sans-serif",
@@ -59,11 +57,8 @@ _STYLE = {
     "svg.hashsalt": "headflow",
     "pdf.fonttype": 42,
 }
-_METADATA: dict[str, dict[str, str | None]] = {
-    ".svg": {"Date": None},
-    ".png": {},
-    ".pdf": {"CreationDate": None},
-}
+_METADATA: dict[str, dict[str, str | None]]
+_METADATA = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}
 
 P = ParamSpec("P")
 
@@ -129,8 +124,8 @@ def loss_figure(loss: Loss) -> Figure:
     heads = len(loss.m)
     widths = [max(values.shape[1], 1) for _, values, _ in panels]
     inches = [0.9 + 0.62 * min(width, 8) for width in widths]
-    figure = Figure(figsize=(0.9 + sum(inches), 1.5 + 0.5 * min(max(heads, 2), 10)),
-                    layout="constrained")
+    size = 0.9 + sum(inches), 1.5 + 0.5 * min(max(heads, 2), 10)
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, width_ratios=inches)[0]
     for ax, (name, values, below) in zip(axes, panels, strict=True):
         _heatmap(ax, values, name, below)
@@ -212,39 +207,49 @@ def flow_figure(
     """
     total = flow.m.shape[2]
     chosen = _features(features, total)
-    figure = Figure(figsize=(6.6, 5.6), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    figure, top, bottom = _two_panels()
     if sgd is not None:
         _draw_runs(top, sgd, chosen, labelled=False)
     norms = np.linalg.norm(flow.m, axis=1)
+    line = ".-" if len(flow.tau) <= 20 else "-"
     for f, colour in zip(chosen, COLOURS * (1 + len(chosen) // len(COLOURS)), strict=False):
-        top.plot(flow.tau, norms[:, f], color=colour, label=_feature(f))
-        if np.isfinite(flow.first_passage[f]):
-            point = flow.first_passage[f], flow.threshold
-            top.plot(*point, "o", color=colour, markersize=8, markeredgecolor="white", zorder=4)
-            top.annotate(f"τ = {point[0]:.4g}", point, xytext=(8, -13),
-                         textcoords="offset points", color=colour, fontsize=9)
+        label, passage = _feature(f), flow.first_passage[f]
+        if np.isfinite(passage):
+            label += f"  (threshold at τ = {passage:.4g})"
+            top.plot(
+                passage,
+                flow.threshold,
+                "o",
+                color=colour,
+                markersize=8,
+                markeredgecolor="white",
+                zorder=4,
+            )
+        top.plot(flow.tau, norms[:, f], line, color=colour, label=label)
     for excursion in flow.excursions:
         if excursion.feature in chosen:
             peak = np.interp(excursion.tau, flow.tau, norms[:, excursion.feature])
             top.plot(excursion.tau, peak, "v", color="black", markersize=7, zorder=4)
-            top.annotate(f"−{excursion.drop:.0%} later", (excursion.tau, peak), xytext=(6, 6),
-                         textcoords="offset points", fontsize=9)
-    if chosen:
+            top.annotate(
+                f"−{excursion.drop:.0%} later",
+                (excursion.tau, peak),
+                xytext=(6, 6),
+                textcoords="offset points",
+                fontsize=9,
+            )
+    if norms[:, chosen].max(initial=0.0) > 0.8 * flow.threshold:
         label = f"threshold {flow.threshold:g}"
         top.axhline(flow.threshold, color=GREY, linewidth=1, linestyle=":", label=label)
-    top.set_ylabel("feature norm ‖m(:, f)‖")
     top.set_ylim(bottom=0)
     top.set_title(_flow_title(flow, sgd, len(chosen), total))
     _legend(top)
-    bottom.plot(flow.tau, flow.loss, color="black", label="flow")
+    bottom.plot(flow.tau, flow.loss, line, color="black", label="flow")
     if bayes is not None:
-        bottom.axhline(bayes, color=COLOURS[2], linewidth=1.5, linestyle="--",
-                       label=f"Bayes risk {bayes:.4g}")
+        label = f"Bayes risk {bayes:.4g}"
+        bottom.axhline(bayes, color=COLOURS[2], linewidth=1.5, linestyle="--", label=label)
+        _legend(bottom)
     bottom.set_ylabel("population loss E")
-    bottom.set_xlabel("time τ  (learning rate × steps)")
     bottom.set_xlim(flow.tau[0], flow.tau[-1])
-    _legend(bottom)
     return figure
 
 
@@ -264,10 +269,8 @@ def sgd_figure(sgd: SGDRuns, features: Sequence[int] | None = None) -> Figure:
         If there is no such feature.
     """
     chosen = _features(features, sgd.m.shape[3])
-    figure = Figure(figsize=(6.6, 5.6), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    figure, top, bottom = _two_panels()
     _draw_runs(top, sgd, chosen, labelled=True)
-    top.set_ylabel("feature norm ‖m(:, f)‖")
     top.set_ylim(bottom=0)
     top.set_title(_sgd_title(sgd))
     _legend(top)
@@ -275,7 +278,6 @@ def sgd_figure(sgd: SGDRuns, features: Sequence[int] | None = None) -> Figure:
     _draw_quantity(bottom, sgd.tau, residual, GREY, None)
     bottom.set_ylabel("mean residual  tr r / H")
     bottom.set_ylim(bottom=0)
-    bottom.set_xlabel("time τ  (learning rate × steps)")
     bottom.set_xlim(sgd.tau[0], max(sgd.tau[-1], sgd.step))
     return figure
 
@@ -309,16 +311,25 @@ def risk_figure(tokens: ArrayLike, risks: ArrayLike, task: Task, risk: float) ->
     uniform = "uniform weights  1 − 1/L"
     ax.plot(counts, 1 - 1 / counts, color=GREY, linewidth=1.5, linestyle="--", label=uniform)
     ax.plot(counts, np.asarray(risks, dtype=float), color=STABLE, label="Bayes risk")
-    ax.plot(task.tokens, risk, "o", color=UNSTABLE, markersize=8, zorder=4,
-            label=f"L = {task.tokens}: {risk:.6g}")
+    label = f"L = {task.tokens}: {risk:.6g}"
+    ax.plot(task.tokens, risk, "o", color=UNSTABLE, markersize=8, zorder=4, label=label)
     ax.set_xscale("log")
-    ax.set_xticks(counts, [f"{count:.3g}" for count in counts])
+    marked = counts[:: 1 + len(counts) // 12]
+    ax.set_xticks(marked, [f"{count:.3g}" for count in marked])
     ax.minorticks_off()
     ax.set_ylim(0, 1)
     ax.set_xlabel("tokens L")
     ax.set_ylabel("risk  1 − E p(ε)")
     _legend(ax)
     return figure
+
+
+def _two_panels() -> tuple[Figure, Axes, Axes]:
+    figure = Figure(figsize=(6.6, 5.6), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    top.set_ylabel("feature norm ‖m(:, f)‖")
+    bottom.set_xlabel("time τ  (learning rate × steps)")
+    return figure, top, bottom
 
 
 def _heatmap(ax: Axes, values: FloatArray, title: str, below: str) -> None:
@@ -335,16 +346,29 @@ def _heatmap(ax: Axes, values: FloatArray, title: str, below: str) -> None:
         return
     limit = float(np.abs(values).max()) or 1.0
     limit *= 1.15  # the darkest shades hide the numbers
-    image = ax.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto",
-                      interpolation="nearest", extent=(0.5, columns + 0.5, heads + 0.5, 0.5))
+    image = ax.imshow(
+        values,
+        cmap="RdBu_r",
+        vmin=-limit,
+        vmax=limit,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0.5, columns + 0.5, heads + 0.5, 0.5),
+    )
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.tick_params(length=0)
     if values.size <= MOST_CELLS and columns <= 12:
         for (h, f), value in np.ndenumerate(values):
-            ax.text(f + 1, h + 1, _number(value, ".2g"), ha="center", va="center",
-                    fontsize=8,
-                    color="white" if abs(value) > 0.6 * limit else "black")
+            ax.text(
+                f + 1,
+                h + 1,
+                _number(value, ".2g"),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if abs(value) > 0.6 * limit else "black",
+            )
         return
     ax.figure.colorbar(image, ax=ax)
 
@@ -355,8 +379,9 @@ def _draw_runs(ax: Axes, sgd: SGDRuns, features: Sequence[int], labelled: bool) 
         _draw_quantity(ax, sgd.tau, norms[..., f], colour, _feature(f) if labelled else None)
 
 
-def _draw_quantity(ax: Axes, tau: FloatArray, values: FloatArray, colour: str,
-                   label: str | None) -> None:
+def _draw_quantity(
+    ax: Axes, tau: FloatArray, values: FloatArray, colour: str, label: str | None
+) -> None:
     """Draw values (runs, n): up to `MOST_RUNS` runs as lines and their mean, else mean and band."""
     mean = values.mean(axis=0)
     if len(values) <= MOST_RUNS:
@@ -390,9 +415,8 @@ def _flow_title(flow: Flow, sgd: SGDRuns | None, shown: int, total: int) -> str:
 
 
 def _sgd_title(sgd: SGDRuns) -> str:
-    runs = len(sgd.m)
-    form = f"run{'s' * (runs > 1)}{', mean ± deviation' * (runs > MOST_RUNS)}"
-    return f"SGD at D = {sgd.dimension}, κ = {sgd.kappa:.3g}, {runs} {form}"
+    runs = f"{len(sgd.m)} runs" + ", mean ± deviation" * (len(sgd.m) > MOST_RUNS)
+    return f"SGD at D = {sgd.dimension}, κ = {sgd.kappa:.3g}, {runs}"
 
 
 def _legend(ax: Axes) -> None:

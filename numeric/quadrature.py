@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 Array = NDArray[np.float64]
+Rule = tuple[Array, Array]
 
 # Rounding in a sum of a few hundred positive terms.
 ROUNDOFF = 4e-15
@@ -30,7 +31,8 @@ ROUNDOFF = 4e-15
 @lru_cache(maxsize=512)
 def _hermite(n: int) -> tuple[Array, Array]:
     z, weights = hermegauss(n)
-    return z, weights / weights.sum()
+    total = float(weights.sum())
+    return z.astype(np.float64), weights.astype(np.float64) / total
 
 
 @lru_cache(maxsize=512)
@@ -63,14 +65,15 @@ def gaussian_rule(
     """
     if sigma <= 0:
         return _hermite(1)
+    # Rules change in a few steps only: a flow meets few jumps at the level of their error.
+    sigma = 2.0 ** (np.ceil(4 * np.log2(sigma)) / 4)
     goal = np.log(10) * digits
     hermite = 1 + goal / (2 * np.log1p(1 / sigma) + 1.2) + (goal * sigma) ** 2 / 5
     width = np.pi / (2 * sigma)
     frequency = 1.1 * np.sqrt(2 * goal)
     if frequency > width:
         frequency = max(frequency, 1.35 * (goal + width**2 / 2) / width)
-    # Quantized steps keep the number of distinct cached rules small.
-    step = 2.0 ** (np.floor(16 * np.log2(2 * np.pi / frequency)) / 16)
+    step = 2 * np.pi / frequency
     edge = np.sqrt(2 * np.log(10) * (digits if reach is None else reach))
     left = int(np.ceil(edge / step))
     right = int(np.ceil((edge + min(sigma, np.sqrt(2 * np.log(tokens)))) / step))

@@ -12,16 +12,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from numeric._generated import race
 from numeric.errors import QuadratureError
-from numeric.quadrature import Array, gaussian_rule, race_rule
+from numeric.quadrature import Array, Rule, gaussian_rule, race_rule
 
-# Largest number of elements of one temporary array.
-CHUNK = 2_000_000
-# A rule this large per pair of heads would take seconds: the scores are out of reach.
-MOST_NODES = 400_000
+Indices = NDArray[np.intp]
+Integrands = tuple[tuple[Array, ...], tuple[Array, ...]]
+
+# Elements of one temporary array (a cache's worth), and of tables kept between two passes.
+CHUNK, KEPT = 131_072, 3_000_000
+# A rule larger than this for one pair of heads takes seconds: the scores are out of reach.
+MOST_NODES = 250_000
 
 
 @dataclass
@@ -85,8 +89,9 @@ def pooled_points(law: Law, bias: Array, z: Array, weights: Array) -> Points:
     return Points(total[None], weights[None], np.exp(log_weights - total[:, None])[None])
 
 
-def race_grid(null: Points, relevant: list[tuple[float, Points]], tokens: float,
-              digits: float) -> tuple[Array, Array]:
+def race_grid(
+    null: Points, relevant: list[tuple[float, Points]], tokens: float, digits: float
+) -> tuple[Array, Array]:
     """Race-time nodes and weights for each race, from coarse points of the laws."""
     everything = [null.log_weight, *(points.log_weight for _, points in relevant)]
     finite = [np.where(np.isfinite(x), x, np.nan) for x in everything]
@@ -97,7 +102,7 @@ def race_grid(null: Points, relevant: list[tuple[float, Points]], tokens: float,
     lost = np.zeros((len(null.log_weight), count))
     if tokens > 1:
         lost = (tokens - 1) * _log_survival(_won(null, time))
-    won = sum(weight * _won(points, time) for weight, points in relevant)
+    won = np.sum([weight * _won(points, time) for weight, points in relevant], axis=0)
     log_lost = np.maximum(lost + _log_survival(won), -700.0)
     shapes = [_mean_and_width(x) for x in (null, *(points for _, points in relevant))]
     last_bump = np.max([mean for mean, _ in shapes], axis=0)
@@ -158,9 +163,7 @@ def single_races(
     tables = [_Table(p, u) for p in points]
     averages = [table.averages() for table in tables]
     mix = np.array([law.weight for law in relevant])
-    (a, a_win, a_lost), (b, b_null, b_rel, b_lost_0, b_lost_1) = _integrands(
-        averages, mix, tokens
-    )
+    (a, a_win, a_lost), (b, b_null, b_rel, b_lost_0, b_lost_1) = _integrands(averages, mix, tokens)
     w_a, w_b = -2 * a_weight[:, None] * du, b_weight[:, None] * du
     # What each law's averages of g (lost), g' (win) and g' - g'' (square) weigh in the loss.
     zero = np.zeros_like(u)
@@ -171,8 +174,9 @@ def single_races(
     return float(np.sum(w_a * a) + np.sum(w_b * b))
 
 
-def race_of_points(null: Points, relevant: list[tuple[float, Points]], time: tuple[Array, Array],
-                   tokens: float) -> tuple[float, float]:
+def race_of_points(
+    null: Points, relevant: list[tuple[float, Points]], time: tuple[Array, Array], tokens: float
+) -> tuple[float, float]:
     """Return (A, B) of one pooled race, without derivatives."""
     u, du = time
     averages = [_Table(p, u).averages() for p in (null, *(points for _, points in relevant))]
@@ -181,7 +185,7 @@ def race_of_points(null: Points, relevant: list[tuple[float, Points]], time: tup
     return float(np.sum(du * a)), float(np.sum(du * b))
 
 
-def _integrands(averages: list[list[Array]], mix: Array, tokens: float) -> tuple:
+def _integrands(averages: list[list[Array]], mix: Array, tokens: float) -> Integrands:
     """Integrands of A and B with their derivatives, from the laws' averages of g, g' and g''."""
     won_0, win_0, second_0 = averages[0]
     won_1, win_1, second_1 = (
@@ -201,17 +205,21 @@ class _Table:
         races, size = points.log_weight.shape
         block = max(1, CHUNK // (races * u.shape[1]))
         self.blocks = [slice(i, i + block) for i in range(0, size, block)]
-        self.kept = self._functions(self.blocks[0]) if len(self.blocks) == 1 else None
+        small = races * size * u.shape[1] <= KEPT
+        self.kept = [self._compute(block) for block in self.blocks] if small else None
 
-    def _functions(self, block: slice) -> tuple[Array, ...]:
+    def _functions(self, index: int) -> tuple[Array, ...]:
+        return self._compute(self.blocks[index]) if self.kept is None else self.kept[index]
+
+    def _compute(self, block: slice) -> tuple[Array, ...]:
         s = self.points.log_weight[:, None, block] - self.u[:, :, None]
         return race.score_functions_4(_tau(s))
 
     def averages(self) -> list[Array]:
         """Averages of g, g' and g'' at each race time: three (R, n) arrays."""
         total = [np.zeros_like(self.u) for _ in range(3)]
-        for block in self.blocks:
-            functions = self.kept or self._functions(block)
+        for i, block in enumerate(self.blocks):
+            functions = self._functions(i)
             weights = self.points.weights[:, block, None]
             for sum_, function in zip(total, functions, strict=False):
                 sum_ += (function @ weights)[..., 0]
@@ -220,8 +228,8 @@ class _Table:
     def gather(self, law: Law, lost: Array, win: Array, square: Array) -> None:
         """Add a law's derivatives: chain rule through the shares of the total weight."""
         either = win + square
-        for block in self.blocks:
-            _, d1, d2, d3, d4 = self.kept or self._functions(block)
+        for i, block in enumerate(self.blocks):
+            _, d1, d2, d3, d4 = self._functions(i)
             weights, shares = self.points.weights[:, block], self.points.shares[:, block]
             first = _over_time(lost, d1) + _over_time(either, d2) - _over_time(square, d3)
             second = _over_time(lost, d2) + _over_time(either, d3) - _over_time(square, d4)
@@ -256,13 +264,21 @@ def pair_races(
     first, second = np.triu_indices(heads, 1)
     value = 0.0
     for chunk in _chunks(null, relevant, first, second, time, digits, tokens):
-        value += _pair_chunk(null, relevant, first[chunk], second[chunk], time, tokens, weight,
-                             digits)
+        value += _pair_chunk(
+            null, relevant, first[chunk], second[chunk], time, tokens, weight, digits
+        )
     return value
 
 
-def _chunks(null: Law, relevant: list[Law], first: Array, second: Array,
-            time: tuple[Array, Array], digits: float, tokens: float) -> Iterable[slice]:
+def _chunks(
+    null: Law,
+    relevant: list[Law],
+    first: Indices,
+    second: Indices,
+    time: tuple[Array, Array],
+    digits: float,
+    tokens: float,
+) -> Iterable[slice]:
     """Slices of the pairs that keep temporary arrays bounded."""
     if len(first) == 0:
         return
@@ -281,7 +297,9 @@ def _chunks(null: Law, relevant: list[Law], first: Array, second: Array,
         yield slice(start, start + size)
 
 
-def _conditional(law: Law, first: Array, second: Array, digits: float, tokens: float) -> tuple:
+def _conditional(
+    law: Law, first: Indices, second: Indices, digits: float, tokens: float
+) -> tuple[tuple[Array, Array, Array], Rule, Rule]:
     """Regression of the second head's score on the first's, and the rules of both parts."""
     variance = np.diag(law.cov)
     sigma = np.sqrt(variance[first])
@@ -299,8 +317,9 @@ def _conditional(law: Law, first: Array, second: Array, digits: float, tokens: f
 _ONE, _G, _D1, _D2, _D3 = range(5)
 
 
-def _pair_moments(law: Law, first: Array, second: Array, time: Array, digits: float,
-                  tokens: float) -> Array:
+def _pair_moments(
+    law: Law, first: Indices, second: Indices, time: Array, digits: float, tokens: float
+) -> Array:
     """``E[f_k(x - u_i) f_l(y - v_j)]`` for rows k, l of the stack: (P, 5, 5, N, N)."""
     (sigma, cross, rest), (z, wz), (y, wy) = _conditional(law, first, second, digits, tokens)
     x_scores = law.mean[first, None] + sigma[:, None] * z
@@ -320,8 +339,16 @@ def _stack(s: Array) -> Array:
     return np.stack([np.ones_like(tau), *race.score_functions_3(tau)])
 
 
-def _pair_chunk(null: Law, relevant: list[Law], first: Array, second: Array,
-                time: tuple[Array, Array], tokens: float, weight: float, digits: float) -> float:
+def _pair_chunk(
+    null: Law,
+    relevant: list[Law],
+    first: Indices,
+    second: Indices,
+    time: tuple[Array, Array],
+    tokens: float,
+    weight: float,
+    digits: float,
+) -> float:
     u, du = time
     moments = [_pair_moments(law, first, second, u, digits, tokens) for law in (null, *relevant)]
     won = [_cut(x[:, _G, _ONE] + x[:, _ONE, _G] - x[:, _G, _G]) for x in moments]
@@ -339,8 +366,9 @@ def _pair_chunk(null: Law, relevant: list[Law], first: Array, second: Array,
     return float(np.sum(area * b))
 
 
-def _gather_pairs(law: Law, x: Array, lost: Array, win: Array, first: Array,
-                  second: Array) -> None:
+def _gather_pairs(
+    law: Law, x: Array, lost: Array, win: Array, first: Indices, second: Indices
+) -> None:
     """Add the derivatives of ``lost . (1 - E e e') + win . E f f'`` with e = 1 - g, f = g'."""
 
     def total(adjoint: Array, term: Array) -> Array:

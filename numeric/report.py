@@ -5,7 +5,7 @@ import os
 import platform
 import tempfile
 from dataclasses import asdict
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ def write_report(report: "Report", out: Path) -> None:
     risk = report.bayes.value
     figures = (
         plots.flow_figure(report.flow, bayes=risk),
-        plots.flow_figure(report.compared, sgd=report.sgd),
+        plots.flow_figure(report.matched, sgd=report.sgd, bayes=risk),
         plots.alignment_figure(report.flow),
         plots.spectrum_figure(report.spectrum),
     )
@@ -102,10 +102,17 @@ def summary(report: "Report") -> dict[str, Any]:
         "seeds": {"flow": settings.flow.seed, "sgd": settings.sgd.seed},
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("headflow", "numpy", "scipy", "sympy")},
+            **{name: _version(name) for name in ("headflow", "numpy", "scipy", "sympy")},
         },
         "seconds": round(report.seconds, 1),
     }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _markdown(report: "Report") -> str:
@@ -122,7 +129,8 @@ def _markdown(report: "Report") -> str:
         "",
         f"{attention.activation}, H = {attention.heads} heads, L = {task.tokens} tokens, "
         f"F = {task.prior.features} features; prior mean {_row(task.prior.mean)}, second moment "
-        + "; ".join(_row(row) for row in task.prior.second_moment) + ".",
+        + "; ".join(_row(row) for row in task.prior.second_moment)
+        + ".",
         "",
         "## Spectrum at the origin",
         "",
@@ -131,7 +139,10 @@ def _markdown(report: "Report") -> str:
     ]
     spectrum = report.spectrum
     for sector, value, count, rate in zip(
-        spectrum.sectors, spectrum.eigenvalues, spectrum.multiplicities, spectrum.growth_rates,
+        spectrum.sectors,
+        spectrum.eigenvalues,
+        spectrum.multiplicities,
+        spectrum.growth_rates,
         strict=True,
     ):
         lines.append(f"| {sector} | {value:.6g} | {count} | {rate:.6g} |")
@@ -151,9 +162,15 @@ def _markdown(report: "Report") -> str:
     for f, passage in enumerate(flow.first_passage, start=1):
         lines.append(f"| {f} | {'not reached' if np.isnan(passage) else f'{passage:.3f}'} |")
     if flow.excursions:
-        lines += ["", "Excursions: " + "; ".join(
-            f"feature {x.feature + 1} fell {100 * x.drop:.0f} % below its peak at tau = {x.tau:.3f}"
-            for x in flow.excursions) + "."]
+        lines += [
+            "",
+            "Excursions: "
+            + "; ".join(
+                f"feature {x.feature + 1} fell {100 * x.drop:.0f} % below its peak at tau = {x.tau:.3f}"
+                for x in flow.excursions
+            )
+            + ".",
+        ]
     lines += [
         "",
         "![flow](flow.svg)",
@@ -163,8 +180,10 @@ def _markdown(report: "Report") -> str:
         "## SGD on top of the flow",
         "",
         f"{len(sgd.m)} runs at D = {sgd.dimension}, batch {sgd.batch}, step {sgd.step:.4g} "
-        f"(kappa = {sgd.kappa:.4g}), {int(sgd.samples[-1])} samples each; the flow has the same "
-        "kappa. The table's values are extrapolated to D -> infinity with runs at half of D.",
+        f"(kappa = {sgd.kappa:.4g}), {int(sgd.samples[-1])} samples each, and the flow at that "
+        f"kappa. The checks below use {experiment.sgd.runs} other runs, extrapolated to "
+        "D -> infinity with as many at half of D; entries of different heads share the noise of "
+        "the samples, so neighbouring rows move together.",
         "",
         "![SGD](sgd.svg)",
         "",
@@ -175,8 +194,10 @@ def _markdown(report: "Report") -> str:
     ]
     for c in report.checks:
         z = "" if c.z is None else f"{c.z:+.2f}"
-        lines.append(f"| {c.name} | {c.value:.6g} | {c.expected:.6g} | {c.error:.2g} | {z} | "
-                     f"{'yes' if c.passed else '**no**'} |")
+        lines.append(
+            f"| {c.name} | {c.value:.6g} | {c.expected:.6g} | {c.error:.2g} | {z} | "
+            f"{'yes' if c.passed else '**no**'} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -7,6 +7,7 @@ Derivation, exact loss, spectrum, flow and finite-D SGD are computed, compared (
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +15,23 @@ import numpy as np
 from numeric import checks
 from numeric.bayes import Risk, bayes_risk
 from numeric.checks import Check
+from numeric.errors import InputError
 from numeric.experiment import Experiment
-from numeric.flow import Flow, flow
+from numeric.flow import Flow, integrate_flow
 from numeric.noise import initial_state
-from numeric.sgd import SGDRuns, sgd
-from numeric.spectrum import Spectrum, spectrum
+from numeric.sgd import SGDRuns, run_sgd
+from numeric.spectrum import Spectrum, hessian_spectrum
 from numeric.task import State
 
 Progress = Callable[[str, float], None]
 
 MONTE_CARLO_SAMPLES = 200_000
-# The comparison of SGD with the flow ends where the first feature is half learned: beyond, the
-# initial noise has been amplified so much that many runs would be needed to see a bias.
-COMPARED_TIMES = 5
-COMPARED_NORM = 0.5
 BAYES_TOLERANCE = 1e-6
+# SGD is compared with the flow at these many times, up to where a feature is first learned. Beyond,
+# the noise of the start has been amplified so much that its spread hides any bias.
+COMPARED_TIMES = 6
+# Runs that are drawn on top of the flow, and steps that each may take.
+SHOWN_RUNS, SHOWN_STEPS = 6, 60_000
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,10 @@ class Report:
         Initial state of flow and SGD.
     spectrum : Spectrum
         At the origin.
-    flow : Flow
-        Over the whole horizon, at the experiment's kappa.
-    compared : Flow
-        The flow at the kappa of SGD, at the times that are compared.
+    flow, matched : Flow
+        Over the whole horizon, at the experiment's kappa and at that of SGD.
     sgd : SGDRuns
+        Runs over the horizon, to look at.
     bayes : Risk
     checks : tuple of Check
     seconds : float
@@ -56,7 +58,7 @@ class Report:
     state: State
     spectrum: Spectrum
     flow: Flow
-    compared: Flow
+    matched: Flow
     sgd: SGDRuns
     bayes: Risk
     checks: tuple[Check, ...]
@@ -73,8 +75,9 @@ def start_of(experiment: Experiment) -> State:
     if experiment.state is not None:
         return experiment.state
     settings = experiment.flow
-    return initial_state(experiment.task, experiment.attention, settings.eta, settings.dimension,
-                         settings.seed)
+    return initial_state(
+        experiment.task, experiment.attention, settings.eta, settings.dimension, settings.seed
+    )
 
 
 def kappa_of(experiment: Experiment) -> float:
@@ -85,8 +88,9 @@ def kappa_of(experiment: Experiment) -> float:
     return experiment.flow.kappa or 1.0
 
 
-def run_experiment(experiment: Experiment, out: Path, progress: Progress = lambda *_: None
-                   ) -> Report:
+def run_experiment(
+    experiment: Experiment, out: Path, progress: Progress = lambda *_: None
+) -> Report:
     """Run one experiment and write its results into a folder.
 
     Parameters
@@ -110,59 +114,120 @@ def run_experiment(experiment: Experiment, out: Path, progress: Progress = lambd
     """
     from numeric.report import write_report
 
+    if experiment.sgd.runs < 2:
+        raise InputError("sgd.runs", experiment.sgd.runs, "at least 2, to know the spread of runs")
     out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     task, attention = experiment.task, experiment.attention
     state = start_of(experiment)
     progress("spectrum", 0.0)
-    at_origin = spectrum(task, attention)
+    at_origin = hessian_spectrum(task, attention)
     progress("Bayes risk", 0.0)
     risk = bayes_risk(task, BAYES_TOLERANCE)
-    path = flow(state, task, attention, experiment.flow.tau_max, experiment.flow.kappa,
-                progress=lambda x: progress("flow", x))
-    large, small, compared = _simulate(experiment, state, path, progress)
+    path, matched = _flows(experiment, state, progress)
+    shown = _shown(experiment, state, progress)
+    large, small, compared = _compared(experiment, state, matched, progress)
 
     progress("checks", 0.0)
     entries = attention.heads * task.prior.features + attention.heads * (attention.heads + 1) // 2
     total = 3 + entries * (len(compared.tau) - 1)
     found = [checks.expansion_check(state, task, attention), checks.spectrum_check(task, attention)]
-    progress("checks", 0.3)
     growth = checks.growth_check(task, attention)
     if growth is not None:
         found.append(growth)
-    progress("checks", 0.6)
-    found += checks.loss_checks(path, task, attention, MONTE_CARLO_SAMPLES, experiment.sgd.seed,
-                                total)
+    progress("checks", 0.5)
+    found += checks.loss_checks(
+        path, task, attention, MONTE_CARLO_SAMPLES, experiment.sgd.seed, total
+    )
     found.append(checks.bayes_check(path, risk))
     found += checks.agreement_checks(large, small, compared, total)
-    report = Report(experiment, state, at_origin, path, compared, large, risk, tuple(found),
-                    time.perf_counter() - started)
+    report = Report(
+        experiment,
+        state,
+        at_origin,
+        path,
+        matched,
+        shown,
+        risk,
+        tuple(found),
+        time.perf_counter() - started,
+    )
     progress("report", 0.0)
     write_report(report, out)
     progress("report", 1.0)
     return report
 
 
-def _simulate(experiment: Experiment, state: State, path: Flow, progress: Progress
-              ) -> tuple[SGDRuns, SGDRuns, Flow]:
-    """SGD at D and D/2 and the flow at its kappa, at common times."""
-    task, attention, settings = experiment.task, experiment.attention, experiment.sgd
-    smallest = attention.heads + task.prior.features
-    dimension = max(settings.dimension - settings.dimension % 2, 2 * smallest)
+def _flows(experiment: Experiment, state: State, progress: Progress) -> tuple[Flow, Flow]:
+    """Flow at the experiment's kappa, and at that of SGD."""
+    settings, kappa = experiment.flow, kappa_of(experiment)
+    paths: dict[float, Flow] = {}
+    for value in (settings.kappa, kappa):
+        if value not in paths:
+            paths[value] = integrate_flow(
+                state,
+                experiment.task,
+                experiment.attention,
+                settings.tau_max,
+                value,
+                progress=partial(progress, f"flow at kappa = {value:g}"),
+            )
+    return paths[settings.kappa], paths[kappa]
+
+
+def _dimension(experiment: Experiment) -> int:
+    """An even D, so that runs at D/2 have whole steps at the same times."""
+    smallest = experiment.attention.heads + experiment.task.prior.features
+    dimension = experiment.sgd.dimension
+    return max(dimension - dimension % 2, 2 * smallest)
+
+
+def _shown(experiment: Experiment, state: State, progress: Progress) -> SGDRuns:
+    """A few runs over the whole horizon, or as far as an affordable number of steps goes."""
+    settings, dimension = experiment.sgd, _dimension(experiment)
     kappa = kappa_of(experiment)
-    norms = np.linalg.norm(path.m, axis=1).max(axis=1, initial=0.0)
-    beyond = np.flatnonzero(norms > max(COMPARED_NORM, 2 * norms[0]))
-    horizon = float(path.tau[beyond[0]] if len(beyond) else path.tau[-1])
-    times = np.linspace(0.0, horizon, COMPARED_TIMES)
+    step = kappa * settings.batch / dimension
+    horizon = min(experiment.flow.tau_max, max(SHOWN_STEPS, 1) * step)
+    times = np.linspace(0.0, max(horizon, step), 101)
+    return run_sgd(
+        state,
+        experiment.task,
+        experiment.attention,
+        dimension=dimension,
+        tau=times,
+        kappa=kappa,
+        batch=settings.batch,
+        runs=min(settings.runs, SHOWN_RUNS),
+        seed=settings.seed + 2,
+        progress=partial(progress, f"SGD at D = {dimension}, whole horizon"),
+    )
+
+
+def _compared(
+    experiment: Experiment, state: State, path: Flow, progress: Progress
+) -> tuple[SGDRuns, SGDRuns, Flow]:
+    """SGD at D and D/2, and the flow at its kappa, at common times."""
+    task, attention, settings = experiment.task, experiment.attention, experiment.sgd
+    dimension, kappa = _dimension(experiment), kappa_of(experiment)
+    learned = path.first_passage[path.first_passage > 0]
+    horizon = float(min([*learned, path.tau[-1]]))
     # Whole steps of the smaller simulation, whose step is the larger one.
     step = 2 * kappa * settings.batch / dimension
-    times = np.unique(np.maximum(1, np.round(times / step)) * step * (times > 0))
+    steps = np.maximum(1, np.round(np.linspace(0.0, horizon, COMPARED_TIMES)[1:] / step))
+    times = np.concatenate([[0.0], np.unique(steps) * step])
     runs = [
-        sgd(state, task, attention, dimension=size, tau=times, kappa=kappa, batch=settings.batch,
-            runs=settings.runs, seed=settings.seed + i,
-            progress=lambda x, size=size: progress(f"SGD at D = {size}", x))
+        run_sgd(
+            state,
+            task,
+            attention,
+            dimension=size,
+            tau=times,
+            kappa=kappa,
+            batch=settings.batch,
+            runs=settings.runs,
+            seed=settings.seed + i,
+            progress=partial(progress, f"SGD at D = {size}"),
+        )
         for i, size in enumerate((dimension, dimension // 2))
     ]
-    compared = flow(state, task, attention, times, kappa,
-                    progress=lambda x: progress("flow at the kappa of SGD", x))
-    return runs[0], runs[1], compared
+    return runs[0], runs[1], integrate_flow(state, task, attention, times, kappa)

@@ -67,7 +67,7 @@ class SGDRuns:
     seed: int
 
 
-def sgd(
+def run_sgd(
     state: State,
     task: Task,
     attention: Attention,

@@ -5,6 +5,7 @@ numerically from the exact gradient; the part of the keys that leaves the span o
 2 G per residual dimension and is exact.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ from numeric.task import Attention, State, Task
 DIGITS = 11.0
 STEP = 0.005
 SAME = 1e-7
+# Share of an eigenvector in a sector that gives the sector's name.
+DOMINANT = 0.9
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Spectrum:
         return -self.eigenvalues + 0.0
 
 
-def spectrum(task: Task, attention: Attention, state: State | None = None) -> Spectrum:
+def hessian_spectrum(task: Task, attention: Attention, state: State | None = None) -> Spectrum:
     """Return the Hessian's spectrum at the origin, or at a state.
 
     Parameters
@@ -123,8 +126,9 @@ def _at_state(task: Task, attention: Attention, state: State) -> Spectrum:
     def gradient(x: Array) -> Array:
         m, factor = x[:, :features], x[:, features:]
         overlap = factor @ factor.T
-        loss = evaluate(State(m, (overlap + overlap.T) / 2, state.b), task, attention, DIGITS,
-                        MOST_POINTS, least_digits=DIGITS)
+        loss = evaluate(
+            State(m, (overlap + overlap.T) / 2, state.b), task, attention, DIGITS, MOST_POINTS
+        )
         return np.concatenate([loss.m, 2 * loss.r @ factor], axis=1).ravel()
 
     hessian, coarse = (_differentiate(gradient, x0, scale * factor) for factor in (1.0, 2.0))
@@ -137,7 +141,7 @@ def _at_state(task: Task, attention: Attention, state: State) -> Spectrum:
         for value, vector in zip(values, vectors.T, strict=True)
     ]
     errors = [float(uncertainty)] * len(rows)
-    bulk = evaluate(state, task, attention, DIGITS, MOST_POINTS, least_digits=DIGITS).r
+    bulk = evaluate(state, task, attention, DIGITS, MOST_POINTS).r
     bulk_values, bulk_vectors = np.linalg.eigh(2 * bulk)
     for value, vector in zip(bulk_values, bulk_vectors.T, strict=True):
         rows.append((float(value), f"{_head_sector(vector[:, None])}, residual"))
@@ -152,27 +156,29 @@ def _factor(r: Array) -> Array:
     return vectors[:, kept] * np.sqrt(values[kept])
 
 
-def _differentiate(gradient, x0: Array, h: float) -> Array:  # type: ignore[no-untyped-def]
+def _differentiate(gradient: Callable[[Array], Array], x0: Array, h: float) -> Array:
     """Five-point derivative of a gradient in every coordinate: (n, n)."""
     rows = []
     for i in range(x0.size):
-        step = np.zeros(x0.size)
-        step[i] = h
-        step = step.reshape(x0.shape)
+        step = np.zeros_like(x0)
+        step.flat[i] = h
         rows.append(
-            (8 * (gradient(x0 + step) - gradient(x0 - step))
-             - (gradient(x0 + 2 * step) - gradient(x0 - 2 * step))) / (12 * h)
+            (
+                8 * (gradient(x0 + step) - gradient(x0 - step))
+                - (gradient(x0 + 2 * step) - gradient(x0 - 2 * step))
+            )
+            / (12 * h)
         )
-    return np.array(rows)
+    return np.array(rows).reshape(x0.size, x0.size)
 
 
 def _head_sector(displacement: Array) -> str:
     """Classify a displacement (H, n): its share along the direction where all heads move alike."""
     share = float((displacement.sum(axis=0) ** 2).sum() / len(displacement))
     share /= max(float((displacement**2).sum()), 1e-300)
-    if share > 1 - 1e-4:
+    if share > DOMINANT:
         return "mean"
-    return "difference" if share < 1e-4 else "mixed"
+    return "difference" if share < 1 - DOMINANT else "mixed"
 
 
 def _label(displacement: Array, task: Task) -> str:
@@ -182,7 +188,7 @@ def _label(displacement: Array, task: Task) -> str:
     along = np.append(parts, (displacement[:, features:] ** 2).sum())
     leading = int(np.argmax(along))
     name = "residual" if leading == features else f"feature {leading + 1}"
-    if along[leading] < (1 - 1e-4) * along.sum():
+    if along[leading] < DOMINANT * along.sum():
         name = "several features"
     return f"{_head_sector(displacement)}, {name}"
 
@@ -196,7 +202,8 @@ def _merged(rows: list[tuple[float, str]], errors: list[float]) -> Spectrum:
     for i in order:
         value, sector = rows[i]
         same = [
-            j for j in range(len(values))
+            j
+            for j in range(len(values))
             if sectors[j] == sector
             and abs(values[j][-1] - value) <= SAME + 2 * max(margins[j], errors[i])
         ]

@@ -17,7 +17,8 @@ from numeric.sgd import SGDRuns
 from numeric.spectrum import Spectrum
 from numeric.task import Task, isotropic
 
-LOSS = Loss(0.75, 1e-9, np.array([[0.1, -0.2]] * 3), 0.1 * np.eye(3), np.ones(3), 1e-8, "quadrature")
+IN_M = np.array([[0.1, -0.2]] * 3)
+LOSS = Loss(0.75, 1e-9, IN_M, 0.1 * np.eye(3), np.ones(3), 1e-8, "quadrature")
 SPECTRUM = Spectrum(
     "origin",
     np.array([-0.2, 0.0, 0.1]),
@@ -60,15 +61,35 @@ def every_figure() -> dict[str, Figure]:
 
 def svg_text(path: Path) -> str:
     root = ET.parse(path).getroot()
-    return "\n".join("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
+    return "\n".join(
+        "".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")
+    )
 
 
 WORDS = {
     "loss": ["∂E/∂m", "∂E/∂r", "∂E/∂b", "head h", "feature f", "E = 0.75", "−0.2"],
-    "spectrum": ["Hessian eigenvalue λ", "growth rate −λ", "multiplicity", "+0.2", "−0.1",
-                 "difference, feature 1", "mean, residual", "unstable", "the origin"],
-    "flow": ["feature norm ‖m(:, f)‖", "population loss E", "time τ", "feature 2", "threshold 1",
-             "τ = 5", "−25% later", "Bayes risk 0.5", "SGD at D = 50, κ = 1, 3 runs"],
+    "spectrum": [
+        "Hessian eigenvalue λ",
+        "growth rate −λ",
+        "multiplicity",
+        "+0.2",
+        "−0.1",
+        "difference, feature 1",
+        "mean, residual",
+        "unstable",
+        "the origin",
+    ],
+    "flow": [
+        "feature norm ‖m(:, f)‖",
+        "population loss E",
+        "time τ",
+        "feature 2",
+        "threshold 1",
+        "(threshold at τ = 5)",
+        "−25% later",
+        "Bayes risk 0.5",
+        "SGD at D = 50, κ = 1, 3 runs",
+    ],
     "alignment": ["alignments m at τ = 10", "head h", "feature f"],
     "sgd": ["feature norm ‖m(:, f)‖", "tr r / H", "time τ", "SGD at D = 50"],
     "risk": ["tokens L", "risk", "L = 4: 0.3", "1 − 1/L"],
@@ -83,8 +104,10 @@ def test_svg_files_hold_their_labels_as_text(name: str, tmp_path: Path) -> None:
         assert words in text
 
 
-@pytest.mark.parametrize("suffix", plots.SUFFIXES)
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [*((name, ".svg") for name in WORDS), ("flow", ".png"), ("loss", ".pdf")],
+)
 def test_files_are_the_same_bytes_twice(name: str, suffix: str, tmp_path: Path) -> None:
     for attempt in ("a", "b"):
         plots.save(every_figure()[name], tmp_path / f"{attempt}{suffix}")
@@ -158,6 +181,23 @@ def test_features_can_be_chosen(tmp_path: Path) -> None:
     assert "feature 2" in text and "feature 1" not in text
     with pytest.raises(InputError, match="features: found 2"):
         plots.flow_figure(a_flow(), features=[2])
+
+
+def test_few_times_are_marked_and_a_far_threshold_is_left_out(tmp_path: Path) -> None:
+    flow = a_flow()
+    low = replace(
+        flow,
+        tau=flow.tau[:2],
+        loss=flow.loss[:2],
+        m=flow.m[:2],
+        r=flow.r[:2],
+        first_passage=np.full(2, np.nan),
+        excursions=(),
+    )
+    top, bottom = plots.flow_figure(low).axes
+    assert [line.get_marker() for line in (*top.lines, *bottom.lines)] == ["."] * 3
+    assert top.get_ylim()[1] < 0.5
+    assert {line.get_marker() for line in plots.flow_figure(flow).axes[1].lines} == {"None"}
 
 
 def test_many_runs_become_a_mean_with_a_band(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from numeric import sgd as module
 from numeric._generated import ACTIVATIONS
 from numeric.errors import InputError, SimulationError
 from numeric.loss import population_loss
-from numeric.sgd import SGDRuns, sgd
+from numeric.sgd import SGDRuns, run_sgd
 from numeric.task import Attention, DiscretePrior, GaussianPrior, State, Task, isotropic
 
 PRIOR = GaussianPrior(np.array([0.4, -0.2]), np.array([[1.5, 0.3], [0.3, 0.6]]))
@@ -37,7 +37,7 @@ def short(**changes: Any) -> SGDRuns:
     arguments: dict[str, Any] = {"dimension": 9, "tau": [0.1], "step": 0.1, "runs": 2} | changes
     state, task, attention = start(arguments.pop("activation", "softmax"))
     state, task = arguments.pop("state", state), arguments.pop("task", task)
-    return sgd(state, task, arguments.pop("attention", attention), **arguments)
+    return run_sgd(state, task, arguments.pop("attention", attention), **arguments)
 
 
 def same(x: SGDRuns, y: SGDRuns, runs: int) -> bool:
@@ -150,7 +150,7 @@ def test_mean_step_is_the_population_drift_plus_noise(activation: str) -> None:
     dimension, small = 60, 1e-5
 
     def moved(step: float) -> SGDRuns:
-        return sgd(state, task, attention, dimension=dimension, tau=[step], step=step,
+        return run_sgd(state, task, attention, dimension=dimension, tau=[step], step=step,
                    runs=20_000, seed=5, target="location")  # fmt: skip
 
     first, far = moved(small), moved(1.0)
@@ -174,7 +174,7 @@ def test_token_target_has_the_population_drift_at_large_dimension() -> None:
     state, task, attention = start("softmax")
     expected = -population_loss(state, task, attention).m
     dimension, step = 4000, 1e-3
-    result = sgd(state, task, attention, dimension=dimension, tau=[step], step=step,
+    result = run_sgd(state, task, attention, dimension=dimension, tau=[step], step=step,
                  runs=1500, seed=8)  # fmt: skip
     drift = (result.m[:, 0] - M) / step
     bias = 10 / dimension  # correlations of Gram and gradient, O(1/D)
@@ -259,11 +259,11 @@ def test_smallest_problems(activation: str, target: str) -> None:
     state, task = State(np.empty((1, 0)), np.array([[0.5]])), Task(3, isotropic(0, 1.0))
     attention = Attention(activation, 1)
     how: dict[str, Any] = {"tau": 1.0, "step": 0.1, "runs": 3, "target": target}
-    result = sgd(state, task, attention, dimension=1, **how)
+    result = run_sgd(state, task, attention, dimension=1, **how)
     assert result.m.shape == (3, 11, 1, 0)
     assert (result.r[:, 1:] != result.r[:, :1]).all()
     state, task = State(np.array([[0.3]]), np.zeros((1, 1))), Task(1, isotropic(1, 1.0))
-    one = sgd(state, task, attention, dimension=2, **how)
+    one = run_sgd(state, task, attention, dimension=2, **how)
     np.testing.assert_array_equal(one.m, np.full((3, 11, 1, 1), 0.3))  # one token: nothing to learn
     np.testing.assert_array_equal(one.r, np.zeros((3, 11, 1, 1)))
 

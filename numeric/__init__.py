@@ -1,0 +1,97 @@
+"""Numbers from derived formulas: exact losses, spectra, flows and simulations of attention training.
+
+The rooms, from the input to the figure:
+
+experiment   an experiment file: TOML into validated dataclasses
+task         signal priors, task, attention layer, state
+quadrature   rules for Gaussian scores and for the race time
+race         race integrals with derivatives in a token's score law
+loss         exact population loss and gradient, with an error
+scores       one sample: attention weights and score gradients
+noise        noise matrix V of finite-step SGD; random initial states
+flow         order-parameter flow; first passages; excursions
+spectrum     Hessian spectra at the origin and at any state
+bayes        Bayes weight and Bayes risk
+sgd          finite-D stochastic gradient descent
+checks       theory against simulation, with a false-alarm budget
+run          the main job; `report` writes its files, `plots` draws
+cli          the command ``headflow``
+errors       typed errors; `validate` checks arguments
+
+`_generated` holds the kernels that `derive` writes; import them directly to reuse a formula. Nothing
+here imports SymPy, except the two commands that print derivations.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numeric.bayes import Risk, bayes_risk, log_bayes_weight
+    from numeric.errors import (
+        ExperimentError,
+        FlowError,
+        HeadflowError,
+        InputError,
+        QuadratureError,
+        SimulationError,
+    )
+    from numeric.experiment import Experiment, example_names, load_experiment
+    from numeric.flow import Flow, integrate_flow
+    from numeric.loss import Loss, population_loss
+    from numeric.noise import initial_state, noise_matrix
+    from numeric.sgd import SGDRuns, run_sgd
+    from numeric.spectrum import Spectrum, hessian_spectrum
+    from numeric.task import (
+        Attention,
+        DiscretePrior,
+        GaussianPrior,
+        MixturePrior,
+        State,
+        Task,
+        empirical,
+        flipped_spike,
+        isotropic,
+    )
+
+_ROOMS = {
+    "bayes": ("Risk", "bayes_risk", "log_bayes_weight"),
+    "errors": (
+        "ExperimentError",
+        "FlowError",
+        "HeadflowError",
+        "InputError",
+        "QuadratureError",
+        "SimulationError",
+    ),
+    "experiment": ("Experiment", "example_names", "load_experiment"),
+    "flow": ("Flow", "integrate_flow"),
+    "loss": ("Loss", "population_loss"),
+    "noise": ("initial_state", "noise_matrix"),
+    "sgd": ("SGDRuns", "run_sgd"),
+    "spectrum": ("Spectrum", "hessian_spectrum"),
+    "task": (
+        "Attention",
+        "DiscretePrior",
+        "GaussianPrior",
+        "MixturePrior",
+        "State",
+        "Task",
+        "empirical",
+        "flipped_spike",
+        "isotropic",
+    ),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = list(_ROOM_OF)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's room when it is first used, so that importing `numeric` is fast."""
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'numeric' has no attribute {name!r}")
+    return getattr(import_module(f"numeric.{_ROOM_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_ROOM_OF)

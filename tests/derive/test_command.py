@@ -1,0 +1,158 @@
+"""``python -m derive``: return codes, output, and errors of one line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import derive
+from derive import __main__ as command
+from derive.__main__ import main
+from derive.attention import ACTIVATIONS
+from derive.document import document
+from derive.emit import TARGET
+from derive.errors import DeriveError
+
+ROOT = Path(derive.__file__).resolve().parent.parent
+
+
+def _one_line(error: str) -> str:
+    assert error.endswith("\n")
+    assert error.count("\n") == 1
+    assert error.startswith("headflow: error: ")
+    return error.removeprefix("headflow: error: ").strip()
+
+
+def test_prints_the_chosen_activation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["softmax", "--format", "text"]) == 0
+    out, err = capsys.readouterr()
+    assert out == document(ACTIVATIONS["softmax"], "text") + "\n"
+    assert err == ""
+
+
+def test_prints_all_activations_as_latex_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+    titles = [line for line in out.splitlines() if line.startswith("# ")]
+    assert titles == [f"# {name} attention" for name in ACTIVATIONS]
+    assert "$$E = 1 - 2A + B" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_python_format_is_the_generated_module(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--format", "python"]) == 0
+    path = TARGET / f"{ACTIVATIONS[name].module}.py"
+    assert capsys.readouterr().out == path.read_text(encoding="utf-8") + "\n"
+
+
+@pytest.mark.parametrize("arguments", [["sofmax"], ["softmax", "sofmax"], ["", "softmax"]])
+def test_unknown_name(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    message = _one_line(err)
+    assert message.startswith("activation: found ")
+    assert all(name in message for name in ACTIVATIONS)
+
+
+def test_check_of_the_committed_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check"]) == 0
+    assert capsys.readouterr() == ("generated kernels are up to date\n", "")
+
+
+def test_check_prints_the_difference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "drift", lambda: "--- a/race.py\n+++ b/race.py\n")
+    assert main(["--check"]) == 1
+    assert capsys.readouterr() == ("--- a/race.py\n+++ b/race.py\n\n", "")
+
+
+def test_write_lists_the_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "write", lambda: [Path("a.py"), Path("b.py")])
+    assert main(["--write"]) == 0
+    assert capsys.readouterr() == ("a.py\nb.py\n", "")
+
+
+@pytest.mark.parametrize(
+    ("action", "error", "words"),
+    [
+        ("write", PermissionError(13, "Permission denied", "folder/race.py"), "Permission denied"),
+        ("write", DeriveError("k: x declared twice"), "k: x declared twice"),
+        ("drift", OSError(5, "Input/output error"), "Input/output error"),
+    ],
+)
+def test_failures_are_one_line_and_code_two(
+    action: str,
+    error: Exception,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(command, action, fail)
+    assert main(["--write" if action == "write" else "--check"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in _one_line(err)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--check", "--write"], ["--format", "html"], ["--chekc"], ["--format"]]
+)
+def test_misused_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("usage: headflow derive ")
+    assert "Traceback" not in err
+
+
+@pytest.mark.xfail(strict=True, reason="names beside --check or --write are ignored, even wrong ones")
+@pytest.mark.parametrize("action", ["--check", "--write"])
+def test_an_unknown_name_is_refused_beside_an_action(
+    action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "drift", lambda: "")
+    monkeypatch.setattr(command, "write", lambda: [])
+    try:
+        code = main(["sofmax", action])
+    except SystemExit as caught:
+        code = int(caught.code or 0)
+    assert code == 2
+
+
+def test_help_names_activations_and_gives_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert ", ".join(ACTIVATIONS) in out
+    assert "example: headflow derive softmax --format text" in out
+
+
+def test_runs_as_a_module() -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-m", "derive", *arguments],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+
+    good, bad = run("softmax", "--format", "text"), run("sofmax")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.startswith("# softmax attention\n")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    _one_line(bad.stderr)

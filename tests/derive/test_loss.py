@@ -1,0 +1,238 @@
+"""Race integrands against mpmath, and one sample's score gradient against brute force."""
+
+from collections.abc import Callable
+
+import mpmath as mp
+import numpy as np
+import pytest
+import sympy as sp
+from sympy import Expr, Symbol, exp, log
+
+from derive.attention import ACTIVATIONS, Attention
+from derive.loss import (
+    ANY_WINS,
+    RELEVANT_WINS,
+    SURVIVES,
+    WINS,
+    WINS_SQUARED,
+    f0,
+    f1,
+    g0,
+    g1,
+    mean_slope,
+    score_gradient,
+    share,
+    slope,
+    stable_powers,
+    value,
+)
+from derive.symbols import L, b, chi, tau
+from numeric._generated import race
+
+EPS = float(np.finfo(float).eps)
+# Around the roots of the derivatives (1; 0.38, 2.6; ...), and towards both ends of the domain.
+TAUS = [1e-12, 1e-8, 1e-4, 0.03, 0.3, 0.382, 0.9, 1.0, 1.1, 2.618, 3.7, 8.0, 40.0, 200.0, 700.0]
+
+
+def _exact_score_functions(t: float, order: int) -> list[mp.mpf]:
+    """``1 - exp(-e^s)`` and derivatives in s at e^s = t, by differences in 80 digits."""
+    with mp.workdps(80):
+        derivatives = mp.diffs(lambda s: -mp.exp(-mp.exp(s)), mp.log(mp.mpf(t)), order)
+        return [-mp.expm1(-mp.mpf(t)), *list(derivatives)[1:]]
+
+
+@pytest.mark.parametrize("order", [3, 4])
+@pytest.mark.parametrize("t", TAUS)
+def test_score_functions_at_all_magnitudes(t: float, order: int) -> None:
+    exact = _exact_score_functions(t, order)
+    with np.errstate(all="raise"):
+        found = getattr(race, f"score_functions_{order}")(np.array(t))
+    assert len(found) == order + 1
+    assert abs(found[0] - exact[0]) <= 2 * EPS * exact[0]
+    for k in range(1, order + 1):
+        # A derivative is tau exp(-tau) times a polynomial with terms up to tau^(k - 1).
+        scale = t * mp.exp(-t) * (1 + mp.mpf(t)) ** (k - 1)
+        assert abs(found[k] - exact[k]) <= 8 * EPS * scale
+
+
+def test_score_functions_at_time_zero_and_beyond_underflow() -> None:
+    with np.errstate(all="raise"):
+        assert [float(x) for x in race.score_functions_4(0.0)] == [0.0] * 5
+    with np.errstate(all="raise", under="ignore"):
+        g, *derivatives = race.score_functions_4(np.array(1000.0))
+    assert g == 1.0
+    assert not np.any(derivatives)
+
+
+def test_win_densities_are_derivatives_of_the_survival() -> None:
+    def in_log(e: Expr) -> Expr:
+        return sp.expand(tau * sp.diff(e, tau))
+
+    first = -in_log(SURVIVES)
+    assert sp.simplify(first - WINS) == 0
+    assert sp.simplify(first - in_log(first) - WINS_SQUARED) == 0
+
+
+POINTS = [
+    # f0, f1, g0, g1
+    (0.3, 0.2, 0.0, 0.0),
+    (1e-7, 3e-6, 1e-300, 1e-12),
+    (1e-7, 3e-6, 1e-12, 1 - 1e-12),
+    (2e-6, 0.7, 1e-6, 0.4),
+    (0.05, 0.07, 3e-4, 1.0),
+    (0.11, 0.13, 0.5, 0.25),
+    (0.1, 0.2, 1 - 1e-9, 0.8),
+    (1e-15, 2e-15, 1 - 2**-53, 1 - 2**-53),
+]
+
+
+def _relevant(x1: mp.mpf, y0: mp.mpf, size: int) -> mp.mpf:
+    return x1 * (1 - y0) ** (size - 1)
+
+
+def _any(x0: mp.mpf, x1: mp.mpf, y0: mp.mpf, y1: mp.mpf, size: int) -> mp.mpf:
+    others = (size - 1) * x0 * (1 - y1) * (1 - y0) ** (size - 2)
+    return _relevant(x1, y0, size) + others
+
+
+def _check_kernel(kernel: Callable, formula: Callable, point: tuple[float, ...], size: int) -> None:
+    with mp.workdps(60):
+        exact = [formula(*map(mp.mpf, point), size)]
+        for k in range(len(point)):
+            order = tuple(int(i == k) for i in range(len(point)))
+            exact.append(mp.diff(lambda *x: formula(*x, size), tuple(map(mp.mpf, point)), order))
+        exponent = size * abs(mp.log1p(-mp.mpf(point[-2 if len(point) == 4 else -1])))
+        underflow = exponent > 600
+        with np.errstate(all="raise", under="ignore" if underflow else "raise"):
+            found = kernel(*point, size)
+        for one, true in zip(found, exact, strict=True):
+            # An exponent of size n is rounded by n eps, whatever the algorithm.
+            error = abs(mp.mpf(float(one)) - true)
+            assert error <= EPS * (16 + 2 * exponent) * abs(true) + mp.mpf(10) ** -40 * underflow
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10**6])
+@pytest.mark.parametrize("point", POINTS)
+def test_race_kernels_and_their_partial_derivatives(point: tuple[float, ...], size: int) -> None:
+    _check_kernel(race.relevant_wins, _relevant, (point[1], point[2]), size)
+    _check_kernel(race.any_wins, _any, point, size)
+
+
+def test_complex_steps_agree_with_the_derivatives_of_any_wins() -> None:
+    point = np.array([0.2, 0.3, 0.4, 0.1])
+    _, *derivatives = race.any_wins(*point, 7)
+    for k in range(4):
+        step = point.astype(complex)
+        step[k] += 1e-30j
+        x0, x1, y0, y1 = step
+        numeric = (x1 * (1 - y0) ** 6 + 6 * x0 * (1 - y1) * (1 - y0) ** 5).imag / 1e-30
+        assert derivatives[k] == pytest.approx(numeric, rel=1e-14)
+
+
+def test_stable_powers_keep_the_value_and_remove_the_powers() -> None:
+    stable = stable_powers(ANY_WINS)
+    assert not any(p.base == 1 - g0 for p in stable.atoms(sp.Pow))
+    numbers = {f0: 2, f1: 3, g0: sp.Rational(1, 3), g1: sp.Rational(1, 5), L: 4}
+    exact = 3 * sp.Rational(2, 3) ** 3 + 3 * 2 * sp.Rational(4, 5) * sp.Rational(2, 3) ** 2
+    assert abs((stable.subs(numbers) - exact).evalf(30)) < sp.Float("1e-28")
+
+
+# Race integrals with scores that do not fluctuate: a token's race functions at time exp(-u).
+SCORES = [(0.0, 0.0, 2), (0.7, -0.4, 2), (-1.5, 1.0, 2), (0.3, 0.9, 5)]
+
+
+def _integrand(expression: Expr, x: float, y: float, size: int, density: Expr) -> Callable:
+    """As a function of the products of survival and density over the races."""
+    function = sp.lambdify((f0, f1, g0, g1), expression.subs(L, size), "mpmath")
+    win = sp.lambdify(tau, density, "mpmath")
+
+    def at(*times: mp.mpf) -> mp.mpf:
+        irrelevant = [mp.exp(y - u) for u in times]
+        relevant = [mp.exp(x - u) for u in times]
+        return function(
+            mp.fprod(map(win, irrelevant)),
+            mp.fprod(map(win, relevant)),
+            -mp.expm1(-mp.fsum(irrelevant)),
+            -mp.expm1(-mp.fsum(relevant)),
+        )
+
+    return at
+
+
+@pytest.mark.parametrize(("x", "y", "size"), SCORES)
+def test_one_race_gives_softmax_and_its_squares(x: float, y: float, size: int) -> None:
+    total = mp.exp(x) + (size - 1) * mp.exp(y)
+    relevant, other = mp.exp(x) / total, mp.exp(y) / total
+    interval = [-8, -4, -1, 2, 6, 14, 30, 60]
+    a = mp.quad(_integrand(RELEVANT_WINS, x, y, size, WINS), interval)
+    square = mp.quad(_integrand(ANY_WINS, x, y, size, WINS_SQUARED), interval)
+    assert a == pytest.approx(relevant, rel=1e-13)
+    assert square == pytest.approx(relevant**2 + (size - 1) * other**2, rel=1e-13)
+
+
+def test_two_races_give_the_product_of_two_heads() -> None:
+    (x, y), size = (0.7, -0.4), 2
+    total = mp.exp(x) + (size - 1) * mp.exp(y)
+    u = mp.linspace(-5, 31, 121)
+    function = _integrand(ANY_WINS, x, y, size, WINS)
+    # Equispaced sums converge exponentially: the error is of order exp(-pi^2 / step).
+    integral = mp.fsum(function(s, t) for s in u for t in u) * (u[1] - u[0]) ** 2
+    assert integral == pytest.approx((mp.exp(2 * x) + mp.exp(2 * y)) / total**2, rel=1e-12)
+
+
+SOFTPLUS = Attention("softplus", log(log(1 + exp(chi))), "per-head")
+TILTED = Attention("tilted", b * chi + chi**3 / 7 + b, "pooled", trained=("b",))
+HEADS, TOKENS = 2, 3
+
+
+def _number(k: int) -> sp.Rational:
+    return sp.Rational((37 * k + 11) % 29 - 14, 13)
+
+
+@pytest.mark.parametrize(
+    "attention", [*ACTIVATIONS.values(), SOFTPLUS, TILTED], ids=lambda a: a.name
+)
+@pytest.mark.parametrize("relevant", [0, 2])
+def test_score_gradient_against_the_differentiated_loss(
+    attention: Attention, relevant: int
+) -> None:
+    heads, tokens = range(HEADS), range(TOKENS)
+    scores = {(h, k): Symbol(f"chi_{h}{k}", real=True) for h in heads for k in tokens}
+    biases = [Symbol(f"b_{h}", real=True) for h in heads]
+    numbers = {s: _number(k) for k, s in enumerate([*scores.values(), *biases])}
+    weight = {
+        (h, k): exp(attention.log_weight).subs({chi: scores[h, k], b: biases[h]}, simultaneous=True)
+        for h, k in scores
+    }
+    pooled = attention.normalization == "pooled"
+    normalizer = [sum(weight[h, k] for k in tokens) for h in heads]
+    if pooled:
+        normalizer = [sum(normalizer)] * HEADS
+    head_value = sp.Integer(1) if pooled else sp.Rational(1, HEADS)
+    shares = {(h, k): weight[h, k] / normalizer[h] for h, k in scores}
+    a = [head_value * sum(shares[h, k] for h in heads) for k in tokens]
+    loss = sum((int(k == relevant) - a[k]) ** 2 for k in tokens)
+
+    def at(expression: Expr) -> Expr:
+        return expression.subs(numbers).evalf(40)
+
+    slopes = [at(-2 * (int(k == relevant) - a[k])) for k in tokens]
+    means = [sum(at(shares[h, k]) * slopes[k] for k in tokens) for h in heads]
+    if pooled:
+        means = [sum(means)] * HEADS
+    in_score, in_bias = score_gradient(attention)
+    bias_sums = [sp.Integer(0)] * HEADS
+    for (h, k), score in scores.items():
+        sample = {
+            chi: numbers[score],
+            b: numbers[biases[h]],
+            share: at(shares[h, k]),
+            slope: slopes[k],
+            mean_slope: means[h],
+            value: head_value,
+        }
+        assert abs(in_score.subs(sample).evalf(40) - at(sp.diff(loss, score))) < 1e-35
+        bias_sums[h] += in_bias.subs(sample).evalf(40)
+    for h in heads:
+        assert abs(bias_sums[h] - at(sp.diff(loss, biases[h]))) < 1e-35
+    assert max(abs(at(sp.diff(loss, s))) for s in scores.values()) > 1e-3
