@@ -108,10 +108,11 @@ def kernel_source(kernel: Kernel) -> str:
             expressions, symbols=numbered_symbols("x", real=True), order="canonical"
         )
     printer = _KernelPrinter()
+    # Sizes become floats: powers of an integer L would wrap around.
+    integer = ", dtype=float"
     lines = [
-        f"    {a.name} = np.asarray({a.name}, dtype=float)"
+        f"    {a.name} = np.asarray({a.name}{integer if a.symbol.is_integer else ''})"
         for a in kernel.inputs
-        if isinstance(a.symbol, Symbol) and a.symbol.is_integer
     ]
     lines += [f"    {name} = {printer.doprint(value)}" for name, value in shared]
     scalars = {a.symbol for a in kernel.inputs}

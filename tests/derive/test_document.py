@@ -13,7 +13,7 @@ from sympy import Expr, Rational
 
 import derive
 from derive.attention import ACTIVATIONS, Attention
-from derive.document import FORMATS, document
+from derive.document import document
 from derive.expansion import INVARIANTS
 from derive.symbols import H, L, chi, mu_f, nu_f, xi
 
@@ -45,10 +45,18 @@ def parsed(name: str, left: str) -> Expr:
 FACTOR = (1 / L) * (1 - 1 / L)
 COEFFICIENTS = {
     "softmax": {
-        "mbar_mu": -2, "avg_mMm": -(1 - 2 / L), "mbar_M_mbar": 1 / L, "mbar_mbar": 1, "rbar": 1,
+        "mbar_mu": -2,
+        "avg_mMm": -(1 - 2 / L),
+        "mbar_M_mbar": 1 / L,
+        "mbar_mbar": 1,
+        "rbar": 1,
     },
     "b-softmax": {
-        "mbar_mu": -2, "avg_mMm": -1, "mbar_M_mbar": 3 / L, "mbar_mbar": 1, "rbar": 1,
+        "mbar_mu": -2,
+        "avg_mMm": -1,
+        "mbar_M_mbar": 3 / L,
+        "mbar_mbar": 1,
+        "rbar": 1,
     },
 }
 DIFFERENCE = {"softmax": 1 - 2 / L, "b-softmax": sp.Integer(1)}
@@ -79,7 +87,6 @@ def test_text_states_growth_rates_and_eigenvalues(name: str) -> None:
 def test_text_states_the_bayes_weight(name: str) -> None:
     # theta ~ N(1/2, 2), xi = 3: complete the square in the exponent by hand.
     value = parsed(name, "log w(xi)").subs({mu_f: Rational(1, 2), nu_f: 2, xi: 3})
-    by_hand = (Rational(7, 2) ** 2 / 3 - Rational(1, 8) * 2) / 2 * 2 - sp.log(3) / 2
     by_hand = (3 + Rational(1, 4)) ** 2 / (2 * Rational(3, 2)) - Rational(1, 16) - sp.log(3) / 2
     assert sp.simplify(value - by_hand) == 0
 
@@ -129,9 +136,11 @@ def test_latex_is_balanced_and_has_a_formula_for_each_of_the_text(name: str) -> 
         assert formula.count("{") == formula.count("}")
         assert formula.count(r"\left") == formula.count(r"\right")
     assert len(math) == len(re.findall(r"^    ", text(name), re.MULTILINE))
-    headings = [re.findall(r"^#+ .*$", source, re.MULTILINE) for source in (latex(name), text(name))]
+    headings = [
+        re.findall(r"^#+ .*$", source, re.MULTILINE) for source in (latex(name), text(name))
+    ]
     assert headings[0] == headings[1]
-    assert len(headings[0]) == 8
+    assert len(headings[0]) == len(set(headings[0])) == 7
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -140,9 +149,9 @@ def test_no_unresolved_names(name: str) -> None:
     assert not unresolved.search(latex(name) + text(name))
     math = " ".join(re.findall(r"\$\$(.*)\$\$", latex(name)))
     words = re.sub(r"\\(text|mathrm|operatorname)\{[^}]*\}|\\[a-zA-Z]+", " ", math)
-    # What is left are one-letter symbols, du dv and the like, and heads-and-tokens indices.
-    left = set(re.findall(r"[a-zA-Z]{2,}|mbar|avg", words))
-    assert left <= {"du", "dv", "dA", "dB", "hh"}
+    # What is left are one-letter symbols, differentials and the products of G and r.
+    left = set(re.findall(r"[a-zA-Z]{2,}", words))
+    assert left <= {"du", "dv", "dA", "dB", "hh", "Gr", "rG"}
     assert not any(str(x) in math for x in INVARIANTS if str(x) != "rbar")
 
 
@@ -155,11 +164,9 @@ def test_user_defined_activations_have_a_document() -> None:
 
 
 @pytest.mark.xfail(strict=True, reason="an unknown form falls through to plain text")
-@pytest.mark.parametrize("form", ["python", "html"])
-def test_unknown_forms_are_refused(form: str) -> None:
-    assert set(FORMATS) == {"latex", "text", "python"}
-    with pytest.raises(ValueError, match=form):
-        document(ACTIVATIONS["softmax"], form)
+def test_unknown_forms_are_refused() -> None:
+    with pytest.raises(ValueError, match="html"):
+        document(ACTIVATIONS["softmax"], "html")
 
 
 PROGRAM = """

@@ -153,10 +153,7 @@ def differentiate(function, x: np.ndarray) -> np.ndarray:
         h = 0.04
         slopes = [(at(h / 2**k) - at(-h / 2**k)) / (2 * h / 2**k) for k in range(4)]
         for order in range(1, 4):
-            slopes = [
-                (4**order * b - a) / (4**order - 1)
-                for a, b in pairwise(slopes)
-            ]
+            slopes = [(4**order * b - a) / (4**order - 1) for a, b in pairwise(slopes)]
         result[i] = slopes[0]
     return result.reshape(x.shape)
 
