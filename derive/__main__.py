@@ -36,6 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         help="LaTeX inside Markdown, plain text, or the kernels' source",
     )
     arguments = parser.parse_args(argv)
+    if arguments.name and (arguments.check or arguments.write):
+        parser.error("argument NAME: --check and --write concern all kernels, expected no name")
     try:
         if arguments.check:
             difference = drift()

@@ -58,6 +58,8 @@ class Attention:
         foreign = sorted(str(x) for x in self.log_weight.free_symbols - {chi, b})
         if foreign:
             raise DeriveError(f"log_weight: found symbols {foreign}, expected only chi and b")
+        if self.trained not in ((), ("b",)):
+            raise DeriveError(f"trained: found {self.trained}, expected () or ('b',)")
         if ("b" in self.trained) != (b in self.log_weight.free_symbols):
             raise DeriveError(
                 f"trained: found {self.trained}, expected 'b' exactly when the weight contains b"

@@ -6,6 +6,7 @@ from sympy import Expr, Symbol, latex, sstr
 
 from derive.attention import Attention
 from derive.bayes import gaussian_log_weight
+from derive.errors import DeriveError
 from derive.expansion import INVARIANTS, expand_at_origin
 from derive.hessian import sector_eigenvalues
 from derive.loss import ANY_WINS, RELEVANT_WINS, score_gradient
@@ -42,6 +43,8 @@ def document(attention: Attention, form: str = "latex") -> str:
     -------
     str
     """
+    if form not in FORMATS[:2]:
+        raise DeriveError(f"format: found {form!r}, expected one of {', '.join(FORMATS[:2])}")
     write = _Writer(form)
     pooled = attention.normalization == "pooled"
     expansion = expand_at_origin(attention)

@@ -14,7 +14,19 @@ token and the same without M for the others.
 
 from dataclasses import dataclass
 
-from sympy import Expr, Integer, Poly, Symbol, diff, exp, expand, factor, factorial, simplify
+from sympy import (
+    DiracDelta,
+    Expr,
+    Integer,
+    Poly,
+    Symbol,
+    diff,
+    exp,
+    expand,
+    factor,
+    factorial,
+    simplify,
+)
 
 from derive.attention import Attention
 from derive.errors import DeriveError
@@ -108,18 +120,18 @@ def expand_at_origin(attention: Attention) -> OriginExpansion:
     relevant, other = (mean_1, head_1, pair_1), (Integer(0), head_0, pair_0)
     survives, wins = exp(-t * w), w * exp(-t * w)
     a = token(wins, *relevant) * _power(token(survives, *other), L - 1)
-    loss = 1 - 2 * _integrate(a)
+    loss = 1 - 2 * _integrate(a, (t,))
     if pooled:
-        average, measure = token, t
+        average, measure, times = token, t, (t,)
         lost, won = survives, w * wins
     else:
-        average, measure = token_pair, Integer(1)
+        average, measure, times = token_pair, Integer(1), (t, t_prime)
         lost = survives * exp(-t_prime * w_prime)
         won = wins * w_prime * exp(-t_prime * w_prime)
     null = average(lost, *other)
-    loss += _integrate(measure * average(won, *relevant) * _power(null, L - 1))
+    loss += _integrate(measure * average(won, *relevant) * _power(null, L - 1), times)
     loss += (L - 1) * _integrate(
-        measure * average(won, *other) * average(lost, *relevant) * _power(null, L - 2)
+        measure * average(won, *other) * average(lost, *relevant) * _power(null, L - 2), times
     )
     in_moments = _truncate(loss)
     invariants = {
@@ -137,6 +149,9 @@ def _weight_moments(attention: Attention) -> tuple[Expr, Expr]:
     ratio = exp(attention.log_weight - attention.log_weight.subs(chi, 0))
     first = simplify(diff(ratio, chi).subs(chi, 0))
     second = simplify(diff(ratio, chi, 2).subs(chi, 0)) / 2
+    regular = simplify(ratio.subs(chi, 0)) == 1 and first.is_finite and second.is_finite
+    if not regular or second.has(DiracDelta):
+        raise DeriveError(f"{attention.name}: the weight has no Taylor expansion at chi = 0")
     if attention.trained and (first.free_symbols | second.free_symbols):
         raise DeriveError(
             f"{attention.name}: the log weight's slope at the origin depends on the bias"
@@ -162,12 +177,10 @@ def _power(expression: Expr, exponent: Expr) -> Expr:
     return 1 + exponent * expand(expression - 1)
 
 
-def _integrate(polynomial: Expr) -> Expr:
-    """``int int polynomial(t, t') e^(-L t - L t')`` term by term (t' only where it occurs)."""
-    expression = expand(polynomial)
-    variables = (t, t_prime) if expression.has(t_prime) else (t,)
+def _integrate(polynomial: Expr, times: tuple[Symbol, ...]) -> Expr:
+    """Integrate ``polynomial exp(-L t)`` over each of the race times, term by term."""
     result = Integer(0)
-    for powers, coefficient in Poly(expression, *variables).terms():
+    for powers, coefficient in Poly(expand(polynomial), *times).terms():
         term = coefficient
         for k in powers:
             term *= factorial(k) / L ** (k + 1)

@@ -9,7 +9,7 @@ Every token's scores are Gaussian (a mixture, if the prior is one): mean ``c = m
 so a law's share of the gradient is the chain rule below.
 """
 
-from sympy import Add, Expr, MatrixExpr, Trace, Transpose
+from sympy import Add, Expr, MatrixExpr, Trace, Transpose, ZeroMatrix
 
 from derive.expansion import (
     OriginExpansion,
@@ -69,7 +69,11 @@ def origin_gradient(expansion: OriginExpansion) -> tuple[Expr, MatrixExpr, Matri
             continue
         target, x = (in_r, r) if trace.has(r) else (in_m, m)
         target.append(coefficient * matrix_gradient(trace, x))
-    return value, sum(in_m[1:], start=in_m[0]), sum(in_r[1:], start=in_r[0])
+    return value, _total(in_m, m), _total(in_r, r)
+
+
+def _total(terms: list[MatrixExpr], x: MatrixExpr) -> MatrixExpr:
+    return sum(terms, start=ZeroMatrix(*x.shape))
 
 
 def flow_field() -> tuple[MatrixExpr, MatrixExpr]:

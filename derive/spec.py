@@ -9,7 +9,7 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sympy import Basic, MatrixSymbol, Symbol, srepr
+from sympy import Basic, Integer, MatrixSymbol, Symbol, srepr
 
 from derive.errors import DeriveError
 
@@ -74,10 +74,17 @@ class Kernel:
         if twice:
             raise DeriveError(f"{self.name}: {', '.join(twice)} declared twice")
         known = {a.symbol for a in self.inputs}
+        # Give matrices numbers for sizes: a size that is left is used as a number.
         sizes = {x for k in known if isinstance(k, MatrixSymbol) for x in k.shape}
+        numbers = {x: Integer(i) for i, x in enumerate(sorted(sizes - known, key=str), start=2)}
+        plain = {
+            k: MatrixSymbol(k.name, *(numbers.get(x, x) for x in k.shape))
+            for k in known
+            if isinstance(k, MatrixSymbol)
+        }
         for output in self.outputs:
-            found = output.expression.atoms(Symbol, MatrixSymbol)
-            unknown = sorted(map(str, found - known - sizes))
+            found = output.expression.xreplace(plain).atoms(Symbol, MatrixSymbol)
+            unknown = sorted(map(str, found - known - set(plain.values())))
             if unknown:
                 raise DeriveError(
                     f"{self.name}.{output.name}: unknown symbols {', '.join(unknown)}"

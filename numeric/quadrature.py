@@ -15,6 +15,7 @@ Race time
 """
 
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -31,8 +32,7 @@ ROUNDOFF = 4e-15
 @lru_cache(maxsize=512)
 def _hermite(n: int) -> tuple[Array, Array]:
     z, weights = hermegauss(n)
-    total = float(weights.sum())
-    return z.astype(np.float64), weights.astype(np.float64) / total
+    return cast(Rule, (z, weights / weights.sum()))
 
 
 @lru_cache(maxsize=512)

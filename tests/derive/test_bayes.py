@@ -9,6 +9,7 @@ from derive.bayes import bayes_module, gaussian_log_weight
 from derive.symbols import mu_f, nu_f, theta, xi
 from numeric._generated import bayes
 
+FORMULA = gaussian_log_weight()
 XI = [-30.0, -2.5, 0.0, 0.3, 7.0]
 MU = [-3.0, 0.0, 0.5]
 NU = [1e-8, 0.04, 1.0, 25.0]
@@ -34,7 +35,7 @@ def _integral(x: float, mean: float, variance: float) -> mp.mpf:
 @pytest.mark.parametrize("variance", NU)
 @pytest.mark.parametrize("mean", MU)
 def test_formula_and_kernel_against_quadrature(mean: float, variance: float) -> None:
-    formula = sp.lambdify((xi, mu_f, nu_f), gaussian_log_weight(), "mpmath")
+    formula = sp.lambdify((xi, mu_f, nu_f), FORMULA, "mpmath")
     with np.errstate(all="raise"):
         kernel = bayes.log_weight(np.array(XI), mean, variance)
     for x, found in zip(XI, kernel, strict=True):
@@ -56,7 +57,7 @@ def test_without_width_the_weight_is_that_of_a_support_point() -> None:
 
 def test_the_limit_of_a_narrow_prior_is_reached_linearly() -> None:
     x, mean = sp.Rational(3, 2), sp.Rational(1, 5)
-    value = gaussian_log_weight().subs({xi: x, mu_f: mean})
+    value = FORMULA.subs({xi: x, mu_f: mean})
     assert sp.limit(value, nu_f, 0) == mean * x - mean**2 / 2
     # d/dnu E exp(theta xi - theta^2/2) = (1/2) E (d/dtheta)^2: ((xi - mu)^2 - 1)/2 at nu = 0.
     assert sp.limit(sp.diff(value, nu_f), nu_f, 0) == ((x - mean) ** 2 - 1) / 2
@@ -64,7 +65,7 @@ def test_the_limit_of_a_narrow_prior_is_reached_linearly() -> None:
 
 def test_zero_mean_unit_variance_by_hand() -> None:
     # E exp(theta xi - theta^2/2) with theta ~ N(0, 1) is exp(xi^2/4)/sqrt 2.
-    value = gaussian_log_weight().subs({mu_f: 0, nu_f: 1})
+    value = FORMULA.subs({mu_f: 0, nu_f: 1})
     assert sp.simplify(value - (xi**2 / 4 - sp.log(2) / 2)) == 0
     assert theta not in value.free_symbols
 

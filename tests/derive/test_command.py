@@ -12,7 +12,6 @@ import derive
 from derive import __main__ as command
 from derive.__main__ import main
 from derive.attention import ACTIVATIONS
-from derive.document import document
 from derive.emit import TARGET
 from derive.errors import DeriveError
 
@@ -29,7 +28,9 @@ def _one_line(error: str) -> str:
 def test_prints_the_chosen_activation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["softmax", "--format", "text"]) == 0
     out, err = capsys.readouterr()
-    assert out == document(ACTIVATIONS["softmax"], "text") + "\n"
+    assert out.startswith("# softmax attention\n")
+    assert "\n    log w(chi, b) = chi\n" in out
+    assert out.count("\n# ") == 0
     assert err == ""
 
 
@@ -65,7 +66,10 @@ def test_unknown_name(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
     assert all(name in message for name in ACTIVATIONS)
 
 
-def test_check_of_the_committed_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_drift(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "drift", lambda: "")
     assert main(["--check"]) == 0
     assert capsys.readouterr() == ("generated kernels are up to date\n", "")
 
@@ -124,9 +128,6 @@ def test_misused_options(arguments: list[str], capsys: pytest.CaptureFixture[str
     assert "Traceback" not in err
 
 
-@pytest.mark.xfail(
-    strict=True, reason="names beside --check or --write are ignored, even wrong ones"
-)
 @pytest.mark.parametrize("action", ["--check", "--write"])
 def test_an_unknown_name_is_refused_beside_an_action(
     action: str, monkeypatch: pytest.MonkeyPatch
@@ -158,8 +159,8 @@ def test_runs_as_a_module() -> None:
             text=True,
         )
 
-    good, bad = run("softmax", "--format", "text"), run("sofmax")
+    good, bad = run("softmax", "--format", "python"), run("sofmax")
     assert (good.returncode, good.stderr) == (0, "")
-    assert good.stdout.startswith("# softmax attention\n")
+    assert good.stdout.startswith('"""Kernels of softmax attention.\n')
     assert (bad.returncode, bad.stdout) == (2, "")
     _one_line(bad.stderr)

@@ -163,7 +163,6 @@ def test_user_defined_activations_have_a_document() -> None:
     assert "log w(chi, b) = chi**2/3 + chi" in source
 
 
-@pytest.mark.xfail(strict=True, reason="an unknown form falls through to plain text")
 def test_unknown_forms_are_refused() -> None:
     with pytest.raises(ValueError, match="html"):
         document(ACTIVATIONS["softmax"], "html")
@@ -173,18 +172,18 @@ PROGRAM = """
 import sys
 from derive.attention import activation
 from derive.document import document
-for form in ("latex", "text"):
+for form in sys.argv[2:]:
     print(document(activation(sys.argv[1]), form))
 """
 
 
-def _documents(name: str, seeds: range) -> list[str]:
+def _documents(name: str, forms: tuple[str, ...], seeds: range) -> list[str]:
     """Documents printed by fresh processes, two at a time."""
     answers = []
     for first in seeds[::2]:
         runs = [
             subprocess.Popen(
-                [sys.executable, "-W", "error", "-c", PROGRAM, name],
+                [sys.executable, "-W", "error", "-c", PROGRAM, name, *forms],
                 env=os.environ
                 | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"},
                 stdout=subprocess.PIPE,
@@ -194,17 +193,17 @@ def _documents(name: str, seeds: range) -> list[str]:
             if first <= seed < first + 2
         ]
         answers += [run.communicate()[0] for run in runs]
-        assert all(run.returncode == 0 for run in runs)
+        assert [run.returncode for run in runs] == [0] * len(runs)
     return answers
 
 
 def test_documents_do_not_depend_on_the_hash_seed() -> None:
-    answers = _documents("b-softmax", range(2))
-    assert answers == [f"{latex('b-softmax')}\n{text('b-softmax')}\n"] * 2
+    answers = _documents("b-softmax", ("latex",), range(2))
+    assert answers == [f"{latex('b-softmax')}\n"] * 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_hash_seeds_print_the_same_documents(name: str) -> None:
-    answers = _documents(name, range(1, 11))
+    answers = _documents(name, ("latex", "text"), range(1, 11))
     assert answers == [f"{latex(name)}\n{text(name)}\n"] * 10

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.special
 import sympy as sp
 from sympy import MatrixSymbol, Symbol, exp, sqrt
 
 from derive.attention import ACTIVATIONS
-from derive.emit import TARGET, activation_module, all_modules, kernel_source
+from derive.emit import TARGET, all_modules, kernel_source
 from derive.errors import DeriveError
 from derive.spec import Argument, Kernel, Output
 from derive.symbols import F, H
@@ -37,7 +38,7 @@ def small(*expressions: sp.Basic, inputs: tuple[Symbol, ...] = (x, y)) -> Kernel
 
 
 def compiled(kernel: Kernel) -> Callable:
-    scope: dict = {"np": np, "Any": object, "Array": object}
+    scope: dict = {"np": np, "scipy": scipy, "Any": object, "Array": object}
     exec(kernel_source(kernel), scope)
     return scope[kernel.name]
 
@@ -59,7 +60,8 @@ def test_index_holds_every_activation_by_name() -> None:
         module = index.ACTIVATIONS[name]
         assert (name, attention.normalization) == (module.NAME, module.NORMALIZATION)
         assert attention.trained == module.PARAMETERS
-        assert activation_module(attention).name == module.__name__.rpartition(".")[2]
+        assert attention.module == module.__name__.rpartition(".")[2]
+        assert attention.module in MODULES
     assert set(index.__all__) == {"ACTIVATIONS", *MODULES}
 
 
@@ -91,7 +93,7 @@ def test_cost_is_that_of_the_body(module: str, kernel: Kernel) -> None:
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     counted = arithmetic + sum(ast.unparse(c.func).removeprefix("np.") in functions for c in calls)
     # Signs are counted a little differently on paper than in Python.
-    assert abs(int(stated[1]) - counted) <= max(2, counted // 10)
+    assert abs(int(stated[1]) - counted) <= max(3, counted // 10)
     if not kernel.is_matrix:
         texts = [ast.unparse(c) for c in calls if ast.unparse(c.func) in ("np.exp", "np.log1p")]
         assert len(texts) == len(set(texts))
@@ -106,8 +108,8 @@ def test_common_subexpressions_are_shared_across_outputs() -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    [sp.Function("foo")(x), sp.besselj(0, x), sp.DiracDelta(x), sp.Integral(exp(x * y), (x, 0, y))],
-    ids=["foo", "besselj", "DiracDelta", "Integral"],
+    [sp.Function("foo")(x), sp.DiracDelta(x), sp.Integral(exp(x * y), (x, 0, y))],
+    ids=["foo", "DiracDelta", "Integral"],
 )
 def test_printing_is_strict(expression: sp.Expr) -> None:
     with pytest.raises((DeriveError, NotImplementedError)) as caught:
@@ -115,7 +117,6 @@ def test_printing_is_strict(expression: sp.Expr) -> None:
     assert type(expression).__name__ in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="functions of other modules are printed, and not imported")
 @pytest.mark.parametrize(
     "expression", [sp.erf(x), sp.gamma(x), sp.loggamma(x), sp.Max(x, y)], ids=lambda e: str(e.func)
 )
@@ -128,7 +129,6 @@ def test_what_numpy_cannot_evaluate_is_refused_or_works(expression: sp.Expr) -> 
     assert function(0.5, np.array([0.25, 0.75])).shape == (2,)
 
 
-@pytest.mark.xfail(strict=True, reason="names of shared subexpressions clash with other names")
 def test_names_of_outputs_do_not_clash_with_shared_subexpressions() -> None:
     kernel = Kernel(
         "k",

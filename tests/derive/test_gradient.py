@@ -145,9 +145,6 @@ def test_softmax_gradient_in_the_published_form() -> None:
     assert same(in_r.subs(equal), factor / HEADS * sp.ones(HEADS, HEADS))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=IndexError, reason="an even weight has no gradient in r: an empty sum"
-)
 def test_an_even_weight_has_a_zero_gradient_in_r() -> None:
     attention = Attention("gaussian", chi**2, "per-head")
     _, in_m, in_r = map(explicit, origin_gradient(expand_at_origin(attention)))
