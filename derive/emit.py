@@ -232,8 +232,10 @@ def drift(target: Path = TARGET) -> str:
         old, new = found.get(name), fresh.get(name)
         if new is not None and old == new.encode():
             continue
-        lines = [x.splitlines(True) for x in ((old or b"").decode(errors="replace"), new or "")]
-        report += list(difflib.unified_diff(*lines, f"a/{name}", f"b/{name}")) or [
-            f"{name}: differs in bytes that a diff does not show\n"
-        ]
+        before, after = (old or b"").decode(errors="replace"), new or ""
+        report += list(
+            difflib.unified_diff(
+                before.splitlines(True), after.splitlines(True), f"a/{name}", f"b/{name}"
+            )
+        ) or [f"{name}: differs in bytes that a diff does not show\n"]
     return "".join(report)

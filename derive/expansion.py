@@ -121,11 +121,12 @@ def expand_at_origin(attention: Attention) -> OriginExpansion:
     survives, wins = exp(-t * w), w * exp(-t * w)
     a = token(wins, *relevant) * _power(token(survives, *other), L - 1)
     loss = 1 - 2 * _integrate(a, (t,))
+    times: tuple[Symbol, ...] = (t,) if pooled else (t, t_prime)
     if pooled:
-        average, measure, times = token, t, (t,)
+        average, measure = token, t
         lost, won = survives, w * wins
     else:
-        average, measure, times = token_pair, Integer(1), (t, t_prime)
+        average, measure = token_pair, Integer(1)
         lost = survives * exp(-t_prime * w_prime)
         won = wins * w_prime * exp(-t_prime * w_prime)
     null = average(lost, *other)
