@@ -37,7 +37,7 @@ def _hermite(n: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=512)
 def _trapezoid(n_left: int, n_right: int, step: float) -> tuple[Array, Array]:
-    z = step * np.arange(-n_left, n_right + 1)
+    z: Array = step * np.arange(-n_left, n_right + 1, dtype=np.float64)
     weights: Array = np.exp(-z * z / 2) * (step / np.sqrt(2 * np.pi))
     return z, weights
 
