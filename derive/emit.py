@@ -66,10 +66,12 @@ class _KernelPrinter(SciPyPrinter):
         return f"{self.parenthesize(coefficient, PRECEDENCE['Mul'])}*({product})"
 
     def _print_Integral(self, expr: sympy.Integral) -> str:
-        raise DeriveError("no kernel can hold an Integral")
+        return self._print_not_supported(expr)
 
-    def _print_Function(self, expr: sympy.Function) -> str:
-        raise DeriveError(f"no NumPy counterpart of {expr.func.__name__}")
+    def _print_not_supported(self, expr: sympy.Basic) -> str:
+        raise DeriveError(f"no NumPy or SciPy counterpart of {type(expr).__name__}")
+
+    _print_Function = _print_not_supported
 
 
 def activation_module(attention: Attention) -> Module:

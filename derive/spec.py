@@ -8,10 +8,15 @@ and duplicate symbols are refused here, so a generated kernel cannot silently re
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, field
+from keyword import iskeyword
 
-from sympy import Basic, Integer, MatrixSymbol, Symbol, srepr
+from sympy import Basic, I, Integer, MatrixSymbol, Symbol, nan, oo, srepr, zoo
 
 from derive.errors import DeriveError
+
+
+# Names that a generated function uses itself.
+RESERVED = {"np", "scipy", "shape", "Any", "Array", "NDArray"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,9 @@ class Kernel:
             + [str(a.symbol) for a in self.inputs if str(a.symbol) != a.name]
             + [o.name for o in self.outputs]
         )
+        for name in [self.name, *(x.name for x in (*self.inputs, *self.outputs))]:
+            if not name.isidentifier() or iskeyword(name) or name in RESERVED:
+                raise DeriveError(f"{self.name}: {name!r} cannot be a name in a kernel")
         twice = sorted(n for n, count in names.items() if count > 1)
         if twice:
             raise DeriveError(f"{self.name}: {', '.join(twice)} declared twice")
@@ -85,6 +93,8 @@ class Kernel:
         for output in self.outputs:
             found = output.expression.xreplace(plain).atoms(Symbol, MatrixSymbol)
             unknown = sorted(map(str, found - known - set(plain.values())))
+            if output.expression.has(I, oo, zoo, nan):
+                raise DeriveError(f"{self.name}.{output.name}: complex or infinite constant")
             if unknown:
                 raise DeriveError(
                     f"{self.name}.{output.name}: unknown symbols {', '.join(unknown)}"

@@ -6,18 +6,29 @@ the risk ``1 - E p_eps`` is one race integral whatever L, over the token law of 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from scipy.special import logsumexp
 
 from numeric._generated import bayes
-from numeric.quadrature import ROUNDOFF, Array, gaussian_rule, standard_normal_nets
+from numeric.quadrature import (
+    ROUNDOFF,
+    Array,
+    Rule,
+    gaussian_rule,
+    standard_normal_nets,
+    stretched_net,
+    symmetric_root,
+)
 from numeric.race import Points, race_grid, race_of_points
 from numeric.task import Prior, Task
 from numeric.validate import real_number
 
-MOST_POINTS = 1_000_000
-NETS, NET_SIZE = 16, 16_384
+# Points of a product rule over all laws, to integrate and to locate the race; then the nets that are
+# used beyond, and the digits of their race-time rule.
+MOST_POINTS, MOST_COARSE = 1_000_000, 4000
+NETS, NET_SIZE, SAMPLED_DIGITS = 8, 16_384, 7.0
 MOST_DIGITS = 13.0
 
 
@@ -101,27 +112,36 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
 def _race(task: Task, digits: float) -> tuple[float, float] | None:
     """Return (A, B) by a product rule, or None where it has too many points."""
     laws = list(_laws(task))
-    grids = [_product(mean, cov, task, digits) for _, mean, cov in laws]
-    coarse = [_product(mean, cov, task, 3.0, digits) for _, mean, cov in laws]
-    if any(grid is None for grid in (*grids, *coarse)):
+    grids = [_product(mean, cov, task, digits, MOST_POINTS // len(laws)) for _, mean, cov in laws]
+    if any(grid is None for grid in grids):
         return None
-    return _integrate(task, laws, grids, coarse, digits)  # type: ignore[arg-type]
+    return _integrate(task, laws, cast(list[Rule], grids), _locate(task, laws, digits))
 
 
 def _sampled(task: Task) -> Risk:
     laws = list(_laws(task))
+    time = _locate(task, laws, SAMPLED_DIGITS)
     values = []
     weights = np.full(NET_SIZE, 1 / NET_SIZE)
-    for net in standard_normal_nets(max(task.prior.features, 1), NETS, NET_SIZE):
-        grids = []
-        for _, mean, cov in laws:
-            spread, axes = np.linalg.eigh(cov)
-            xi = mean + (net[:, : len(mean)] * np.sqrt(np.maximum(spread, 0.0))) @ axes.T
-            grids.append((xi, weights))
-        values.append(1 - _integrate(task, laws, grids, grids, 8.0)[0])
+    for net in standard_normal_nets(task.prior.features, NETS, NET_SIZE):
+        grids = [(mean + net @ symmetric_root(cov), weights) for _, mean, cov in laws]
+        values.append(1 - _integrate(task, laws, grids, time)[0])
     return Risk(
         float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(NETS)), "quasi-Monte Carlo"
     )
+
+
+def _locate(task: Task, laws: list[tuple[float, Array, Array]], digits: float) -> Rule:
+    """Race-time rule, from coarse points with good tails."""
+    coarse = []
+    for _, mean, cov in laws:
+        grid = _product(mean, cov, task, 3.0, MOST_COARSE, digits)
+        if grid is None:
+            z, weights = stretched_net(len(mean))
+            grid = mean + z @ symmetric_root(cov), weights
+        coarse.append(_points(grid, task))
+    mix = [weight for weight, _, _ in laws[1:]]
+    return race_grid(coarse[0], list(zip(mix, coarse[1:], strict=True)), float(task.tokens), digits)
 
 
 def _laws(task: Task) -> Iterator[tuple[float, Array, Array]]:
@@ -135,7 +155,12 @@ def _laws(task: Task) -> Iterator[tuple[float, Array, Array]]:
 
 
 def _product(
-    mean: Array, cov: Array, task: Task, digits: float, reach: float | None = None
+    mean: Array,
+    cov: Array,
+    task: Task,
+    digits: float,
+    most_points: int,
+    reach: float | None = None,
 ) -> tuple[Array, Array] | None:
     """Product rule for xi ~ N(mean, cov): points (N, F) and weights (N,)."""
     spread, axes = np.linalg.eigh(cov)
@@ -143,7 +168,7 @@ def _product(
     # The log weight's slope along an axis, where the bulk of the law lies.
     slope = _slope(mean, cov, task, axes, sigma)
     rules = [gaussian_rule(float(s), digits, task.tokens, reach) for s in slope]
-    if np.prod([len(z) for z, _ in rules], dtype=float) > MOST_POINTS:
+    if np.prod([len(z) for z, _ in rules], dtype=float) > most_points:
         return None
     if not rules:
         return np.zeros((1, 0)), np.ones(1)
@@ -165,20 +190,14 @@ def _slope(mean: Array, cov: Array, task: Task, axes: Array, sigma: Array) -> Ar
     return np.array(result)
 
 
-def _integrate(
-    task: Task,
-    laws: list[tuple[float, Array, Array]],
-    grids: list[tuple[Array, Array]],
-    coarse: list[tuple[Array, Array]],
-    digits: float,
-) -> tuple[float, float]:
-    def points(grid: tuple[Array, Array]) -> Points:
-        log_weight = log_bayes_weight(grid[0], task.prior)[None]
-        return Points(log_weight, grid[1][None], np.ones((*log_weight.shape, 1)))
+def _points(grid: Rule, task: Task) -> Points:
+    log_weight = log_bayes_weight(grid[0], task.prior)[None]
+    return Points(log_weight, grid[1][None], np.ones((*log_weight.shape, 1)))
 
+
+def _integrate(
+    task: Task, laws: list[tuple[float, Array, Array]], grids: list[Rule], time: Rule
+) -> tuple[float, float]:
     mix = [weight for weight, _, _ in laws[1:]]
-    located = [points(grid) for grid in coarse]
-    tokens = float(task.tokens)
-    time = race_grid(located[0], list(zip(mix, located[1:], strict=True)), tokens, digits)
-    null, *relevant = (points(grid) for grid in grids)
-    return race_of_points(null, list(zip(mix, relevant, strict=True)), time, tokens)
+    null, *relevant = (_points(grid, task) for grid in grids)
+    return race_of_points(null, list(zip(mix, relevant, strict=True)), time, float(task.tokens))

@@ -11,7 +11,15 @@ import numpy as np
 
 from numeric._generated import ACTIVATIONS, order_parameters
 from numeric.errors import QuadratureError
-from numeric.quadrature import ROUNDOFF, Array, Rule, gaussian_rule, standard_normal_nets
+from numeric.quadrature import (
+    ROUNDOFF,
+    Array,
+    Rule,
+    gaussian_rule,
+    standard_normal_nets,
+    stretched_net,
+    symmetric_root,
+)
 from numeric.race import (
     Law,
     Points,
@@ -26,7 +34,9 @@ from numeric.validate import real_number
 
 # Pooled races: points of a token's law up to which a product rule is used (one evaluation; a step of
 # a flow), and the quasi-Monte Carlo nets used beyond.
-MOST_POINTS, FLOW_POINTS = 1_500_000, 40_000
+MOST_POINTS, FLOW_POINTS, MOST_COARSE = 600_000, 40_000, 4000
+# Entries of an array of scores, points times heads.
+MOST_ENTRIES = 4_000_000
 NETS, NET_SIZE, LARGEST_NET = 8, 2048, 32_768
 LEAST_DIGITS, MOST_DIGITS = 3.0, 14.0
 
@@ -226,7 +236,7 @@ def _pooled(
     axes = [_principal_axes(law) for law in laws]
     rules = [_axis_rules(axis, digits, tokens) for axis in axes]
     coarse = [
-        _product_points(law, bias, axis, _coarse_rules(axis, digits, tokens))
+        _locating_points(law, bias, axis, digits, tokens)
         for law, axis in zip(laws, axes, strict=True)
     ]
     time = race_grid(coarse[0], list(zip(mix, coarse[1:], strict=True)), tokens, digits)
@@ -234,13 +244,13 @@ def _pooled(
     def loss(points: list[Points]) -> float:
         return single_races(null, relevant, points[0], points[1:], time, tokens, one, one)
 
-    if max(map(_size, rules)) <= most_points:
+    if max(map(_size, rules)) <= min(most_points, MOST_ENTRIES // len(bias)):
         points = [
             _product_points(*x) for x in zip(laws, [bias] * len(laws), axes, rules, strict=True)
         ]
         return loss(points), 0.0, "quadrature"
     weights = np.full(net_size, 1 / net_size)
-    roots = [(vectors * sigma) @ vectors.T for sigma, vectors in axes]
+    roots = [symmetric_root(law.cov) for law in laws]
     values = [
         loss(
             [
@@ -277,14 +287,16 @@ def _size(rules: list[Rule]) -> int:
     return int(np.prod([len(z) for z, _ in rules], dtype=float))
 
 
-def _coarse_rules(axes: tuple[Array, Array], reach: float, tokens: float) -> list[Rule]:
-    """Rules for locating the race: three digits, or what a small product rule affords."""
-    digits = 3.0
-    while True:
-        rules = _axis_rules(axes, digits, tokens, min(reach, 3 * digits))
-        if _size(rules) <= 4000 or digits <= 0.5:
-            return rules
-        digits -= 0.5
+def _locating_points(
+    law: Law, bias: Array, axes: tuple[Array, Array], reach: float, tokens: float
+) -> Points:
+    """Coarse points with good tails, to find when the race is run."""
+    for digits in (3.0, 2.0, 1.0):
+        rules = _axis_rules(axes, digits, tokens, reach)
+        if _size(rules) <= MOST_COARSE:
+            return _product_points(law, bias, axes, rules)
+    z, weights = stretched_net(len(bias))
+    return pooled_points(law, bias, z @ symmetric_root(law.cov), weights)
 
 
 def _product_points(law: Law, bias: Array, axes: tuple[Array, Array], rules: list[Rule]) -> Points:
