@@ -75,7 +75,7 @@ class Kernel:
             + [str(a.symbol) for a in self.inputs if str(a.symbol) != a.name]
             + [o.name for o in self.outputs]
         )
-        for name in [self.name, *(x.name for x in (*self.inputs, *self.outputs))]:
+        for name in (self.name, *(a.name for a in self.inputs), *(o.name for o in self.outputs)):
             if not name.isidentifier() or iskeyword(name) or name in RESERVED:
                 raise DeriveError(f"{self.name}: {name!r} cannot be a name in a kernel")
         twice = sorted(n for n, count in names.items() if count > 1)

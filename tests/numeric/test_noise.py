@@ -180,7 +180,7 @@ def test_no_features() -> None:
     assert np.linalg.eigvalsh(value).min() > 0
 
 
-@pytest.mark.parametrize(("heads", "tokens"), [(2, 10_601), (1, 10**6), (1000, 10**12)])
+@pytest.mark.parametrize(("heads", "tokens"), [(2, 10_601), (1, 10**6), (100, 10**12)])
 def test_too_many_scores_are_refused(heads: int, tokens: int) -> None:
     state = State(np.zeros((heads, 1)), np.zeros((heads, heads)))
     start = time.perf_counter()

@@ -47,17 +47,17 @@ def head_points(laws: list[Law], tokens: float) -> list[Points]:
     return [marginal_points(law, DIGITS, tokens) for law in laws]
 
 
-def pooled(laws: list[Law], bias: np.ndarray, nodes: int = 40) -> list[Points]:
+def pooled(laws: list[Law], bias: np.ndarray, nodes: int = 64) -> list[Points]:
     """Both scores on a product of Gauss-Hermite rules, through a Cholesky root."""
     x, w = hermegauss(nodes)
     z = np.stack([g.ravel() for g in np.meshgrid(x, x, indexing="ij")], axis=1)
     weights = np.multiply.outer(w, w).ravel() / w.sum() ** 2
-    return [
-        pooled_points(law, bias, z @ np.linalg.cholesky(law.cov).T, weights) for law in laws
-    ]
+    return [pooled_points(law, bias, z @ np.linalg.cholesky(law.cov).T, weights) for law in laws]
 
 
-def hermite_averages(bias: np.ndarray, nodes: int = 28) -> tuple[np.ndarray, np.ndarray, float, float]:
+def hermite_averages(
+    bias: np.ndarray, nodes: int = 28
+) -> tuple[np.ndarray, np.ndarray, float, float]:
     """Two tokens, two heads: A_h, B_hh', and the pooled A and B, over all four scores at once."""
     x, w = hermegauss(nodes)
     w = w / w.sum()
@@ -82,9 +82,7 @@ def hermite_averages(bias: np.ndarray, nodes: int = 28) -> tuple[np.ndarray, np.
 
 def single_value(laws: list[Law], time: tuple[np.ndarray, np.ndarray], tokens: float) -> float:
     points = head_points(laws, tokens)
-    return single_races(
-        laws[0], laws[1:], points[0], points[1:], time, tokens, A_WEIGHT, B_WEIGHT
-    )
+    return single_races(laws[0], laws[1:], points[0], points[1:], time, tokens, A_WEIGHT, B_WEIGHT)
 
 
 def pair_value(laws: list[Law], time: tuple[np.ndarray, np.ndarray], tokens: float) -> float:
