@@ -37,7 +37,7 @@ from numeric.validate import real_number
 MOST_POINTS, FLOW_POINTS, MOST_COARSE = 600_000, 40_000, 4000
 # Entries of an array of scores, points times heads.
 MOST_ENTRIES = 4_000_000
-NETS, NET_SIZE, LARGEST_NET = 8, 2048, 32_768
+NETS, NET_SIZE, LARGEST_NET, SAMPLED_DIGITS = 8, 2048, 32_768, 7.0
 LEAST_DIGITS, MOST_DIGITS = 3.0, 14.0
 
 
@@ -104,36 +104,41 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
             for index in np.ndindex(*state.batch_shape)
         ]
         return _stacked(results, state.batch_shape)
+
+    def at(digits: float, net_size: int) -> Loss:
+        digits = max(digits, LEAST_DIGITS)
+        return evaluate(state, task, attention, digits, MOST_POINTS, net_size)
+
+    pooled = ACTIVATIONS[attention.activation].NORMALIZATION == "pooled"
     digits = float(np.clip(1 - np.log10(tol), LEAST_DIGITS + 1, MOST_DIGITS - 2))
+    net = 0
     while True:
         try:
-            coarse, fine = (
-                evaluate(state, task, attention, max(d, LEAST_DIGITS), MOST_POINTS)
-                for d in (digits - 3, digits)
-            )
+            coarse, fine = at(digits - 3, net), at(digits, net)
             break
         except QuadratureError:
-            if digits < LEAST_DIGITS + 2:
+            # Fewer digits, then sampling where there is some to be had.
+            if digits >= LEAST_DIGITS + 3:
+                digits -= 1
+            elif pooled and net == 0:
+                digits, net = SAMPLED_DIGITS, NET_SIZE
+            else:
                 raise
-            digits -= 1
-    net = NET_SIZE
     while True:
         error, gradient_error = _errors(coarse, fine)
-        sampled = fine.method != "quadrature"
-        if error > tol and (net < LARGEST_NET if sampled else digits < MOST_DIGITS):
-            try:
-                if sampled:
-                    net = 4 * net
-                    fine = evaluate(state, task, attention, digits, MOST_POINTS, net)
-                else:
-                    digits = min(digits + 3, MOST_DIGITS)
-                    finer = evaluate(state, task, attention, digits, MOST_POINTS)
-                    coarse, fine = fine, finer
-                continue
-            except QuadratureError:
-                # Out of reach: the error of what could be afforded is reported.
-                pass
-        return replace(fine, error=error, gradient_error=gradient_error)
+        if error <= tol or (net >= LARGEST_NET if net else digits >= MOST_DIGITS):
+            break
+        try:
+            if net:
+                net = 4 * net
+                fine = at(digits, net)
+            else:
+                digits = min(digits + 3, MOST_DIGITS)
+                coarse, fine = fine, at(digits, 0)
+        except QuadratureError:
+            # Out of reach: the error of what could be afforded is reported.
+            break
+    return replace(fine, error=error, gradient_error=gradient_error)
 
 
 def evaluate(
@@ -154,7 +159,7 @@ def evaluate(
         Decimal digits of the rules.
     most_points : int
         Points that a pooled token's product rule may have; beyond, nets of `net_size` quasi-Monte
-        Carlo points are used.
+        Carlo points are used, or, if that is 0, a QuadratureError is raised.
     """
     kernel = ACTIVATIONS[attention.activation]
     if task.tokens == 1:
@@ -249,6 +254,11 @@ def _pooled(
             _product_points(*x) for x in zip(laws, [bias] * len(laws), axes, rules, strict=True)
         ]
         return loss(points), 0.0, "quadrature"
+    if net_size == 0:
+        raise QuadratureError(
+            f"scores: a product rule of {digits:.1f} digits has more than {most_points} points; "
+            "the score deviations are out of its reach"
+        )
     weights = np.full(net_size, 1 / net_size)
     roots = [symmetric_root(law.cov) for law in laws]
     values = [
