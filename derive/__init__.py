@@ -3,6 +3,7 @@
 The rooms, in the order in which a formula passes through them:
 
 symbols     the field's symbols with their assumptions
+task        the task, its order parameters and the law of a token's scores
 attention   an activation: log score weight, normalization, trained parameters
 loss        the population loss in race form; one sample's score gradient
 expansion   second-order expansion at the origin, symbolic L and H and prior moments

@@ -1,7 +1,7 @@
 """Attention activations: one definition each, a log score weight and how it is normalized.
 
 A head's score ``chi`` enters only through its log weight ``log w(chi, b)``. Normalization says what
-the weight is divided by (MODEL section 2):
+the weight is divided by (`derive.task` section 2):
 
 ``per-head``
     ``a_l = sum_h v_h w_hl / (background + sum_l' w_hl')``; a head's value ``v_h`` is ``1/H``.

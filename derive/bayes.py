@@ -1,9 +1,9 @@
 """The Bayes estimator's weight of a position.
 
-A position's posterior weight is ``w(xi) = E_theta exp(theta.xi - |theta|^2/2)`` (MODEL section 6). For
-a Gaussian component the integral factorizes over the principal axes of its covariance, and along one
-axis with mean mu and variance nu it is closed; a mixture sums its components' weights, and a discrete
-prior is the limit nu -> 0 of each.
+A position's posterior weight is ``w(xi) = E_theta exp(theta.xi - |theta|^2/2)`` (`derive.task`
+section 6). For a Gaussian component the integral factorizes over the principal axes of its
+covariance, and along one axis with mean mu and variance nu it is closed; a mixture sums its
+components' weights, and a discrete prior is the limit nu -> 0 of each.
 """
 
 from sympy import Expr, exp, expand_log, integrate, log, oo, pi, simplify, sqrt
@@ -38,7 +38,7 @@ def bayes_module() -> Module:
                     Argument("nu", nu_f, "variance of the component along the axis"),
                 ),
                 (Output("value", gaussian_log_weight(), "log w(xi); sum it over axes"),),
-                "MODEL section 6; arXiv 2603.03993, section IV",
+                "`derive.task` section 6; arXiv 2603.03993, section IV",
                 "nu >= 0",
             ),
         ),

@@ -16,8 +16,8 @@ FORMATS = ("latex", "text", "python")
 
 _LATEX_NAMES = {
     "p_hl": "p_{h\\ell}",
-    "g_l": "g_\\ell",
-    "gbar_h": "\\bar g_h",
+    "g_l": "\\gamma_\\ell",
+    "gbar_h": "\\bar\\gamma",
     "v_h": "v_h",
     "nu_f": "\\nu_f",
     "mu_f": "\\mu_f",
@@ -77,7 +77,7 @@ def document(attention: Attention, form: str = "latex") -> str:
     write.line(
         "Denominators become integrals over a race time t = exp(-u), under which tokens are "
         "independent. With g the probability that a token has won by u, and f its win "
-        "density (0: any other token, 1: the relevant one), the integrands of A and B are"
+        "density (index 0: any other token, 1: the relevant one), the integrands of A and B are"
     )
     write.formula("dA/du", r"\frac{dA}{du}", RELEVANT_WINS)
     write.formula(
@@ -87,17 +87,23 @@ def document(attention: Attention, form: str = "latex") -> str:
     )
     if pooled:
         write.raw(
-            "1 - g = E exp(-tau), f = E tau exp(-tau) in A and E tau^2 exp(-tau) in B, "
-            "tau = sum_h w_h exp(-u)",
-            r"1-g = \mathbb E\,e^{-\tau},\quad f_A = \mathbb E\,\tau e^{-\tau},\quad "
-            r"f_B = \mathbb E\,\tau^2 e^{-\tau},\quad \tau = e^{-u}\sum_h w_h",
+            "1 - g = E exp(-s), f = E s exp(-s) in A and f = E s^2 exp(-s) in B, "
+            "s = sum_h w_h exp(-u)",
+            r"1-g = \mathbb E\,e^{-s},\quad f = \mathbb E\,s e^{-s}\ \text{in}\ A,\quad "
+            r"f = \mathbb E\,s^2 e^{-s}\ \text{in}\ B,\quad s = e^{-u}\sum_h w_h",
         )
     else:
         write.raw(
-            "1 - g = E exp(-tau - tau'), f = E tau tau' exp(-tau - tau') for a pair of heads, "
-            "tau = w_h exp(-u), tau' = w_h' exp(-v)",
-            r"1-g = \mathbb E\,e^{-\tau-\tau'},\quad f = \mathbb E\,\tau\tau' e^{-\tau-\tau'}"
-            r",\quad \tau = e^{-u} w_h,\ \tau' = e^{-v} w_{h'}",
+            "in A: 1 - g = E exp(-s), f = E s exp(-s), s = w_h exp(-u); in B, for a pair of heads: "
+            "1 - g = E exp(-s - s'), f = E s s' exp(-s - s'), s' = w_h' exp(-v)",
+            r"A:\ 1-g = \mathbb E\,e^{-s},\ f = \mathbb E\,s e^{-s};\qquad "
+            r"B:\ 1-g = \mathbb E\,e^{-s-s'},\ f = \mathbb E\,s s' e^{-s-s'};\qquad "
+            r"s = e^{-u} w_h,\ s' = e^{-v} w_{h'}",
+        )
+        write.line("A is the average of these integrals over heads, B over all pairs of heads.")
+        write.raw(
+            "A = (1/H) sum_h A_h,  B = (1/H^2) sum_hh' B_hh'",
+            r"A = \frac1H\sum_h A_h,\qquad B = \frac1{H^2}\sum_{hh'} B_{hh'}",
         )
 
     write.section("Gradient and flow")
@@ -119,8 +125,13 @@ def document(attention: Attention, form: str = "latex") -> str:
         r"\dot\rho = -2G\rho" + (r",\qquad \dot b = -\partial_b E" if attention.trained else ""),
     )
     write.line(
-        "One sample's loss, in the share p of a score, the slope g_l = d(loss)/da_l and its "
-        "share-weighted mean (v = " + ("1" if pooled else "1/H") + "):"
+        "The noise matrix is V_hh' = E sum_l c_hl c_h'l with c = d(loss of one sample)/d chi. In "
+        "the share p_hl = w_hl / Z, the slope gamma_l = d(loss)/da_l and its mean gbar = sum of "
+        + (
+            "p gamma over all heads and tokens (v = 1):"
+            if pooled
+            else "p_hl gamma_l over the tokens of head h (v = 1/H):"
+        )
     )
     write.formula(
         "d(loss)/d chi_hl",

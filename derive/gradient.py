@@ -23,6 +23,7 @@ from derive.expansion import (
 )
 from derive.spec import Argument, Kernel, Module, Output
 from derive.symbols import G, Gamma, M, P, S, V, gain, kappa, m, mu, p, r, rho
+from derive.task import score_covariance, score_mean
 
 SYMMETRIC = (Gamma, G, M, P, S, V, r)
 
@@ -38,7 +39,7 @@ def matrix_gradient(scalar: Expr, x: MatrixExpr) -> MatrixExpr:
 
 def law_gradient() -> tuple[MatrixExpr, MatrixExpr]:
     """Return one token law's share of dE/dm and dE/dr."""
-    change = Trace(gain.T * m * mu) + Trace(Gamma * (m * S * m.T + r))
+    change = Trace(gain.T * score_mean()) + Trace(Gamma * score_covariance())
     return matrix_gradient(change, m), matrix_gradient(change, r)
 
 
@@ -108,7 +109,7 @@ def gradient_module() -> Module:
                     Output("in_m", in_m, "share of dE/dm", "(H, F)"),
                     Output("in_r", in_r, "share of dE/dr", "(H, H)"),
                 ),
-                "MODEL section 4, last formula",
+                "`derive.task` section 4, last formula",
                 "Gamma and S symmetric",
             ),
             Kernel(
@@ -116,14 +117,14 @@ def gradient_module() -> Module:
                 "Time derivative of the residual overlap at finite kappa.",
                 (matrix[r], matrix[G], matrix[V], Argument("kappa", kappa, "gamma D / N_b", "()")),
                 (Output("in_tau", in_overlap, "dr/dtau", "(H, H)"),),
-                "MODEL section 3",
+                "`derive.task` section 3",
             ),
             Kernel(
                 "factor_flow",
                 "Time derivative of a factor of the residual overlap at kappa = 0.",
                 (matrix[rho], matrix[G]),
                 (Output("in_tau", in_factor, "drho/dtau", "(H, H)"),),
-                "MODEL section 3",
+                "`derive.task` section 3",
             ),
         ),
     )

@@ -27,7 +27,7 @@ from derive.symbols import H, L, M, P, m, mu, nu_f, p, r
 
 x = Symbol("x", real=True)
 
-REFERENCE = "arXiv 2603.03993, Lemma III.1; MODEL section 5"
+REFERENCE = "arXiv 2603.03993, Lemma III.1; `derive.task` section 5"
 
 
 def sector_eigenvalues(expansion: OriginExpansion) -> dict[str, Expr]:

@@ -1,12 +1,12 @@
 """The population loss in race form, and what one sample's loss feels at each score.
 
-The loss of MODEL section 1 is ``E = 1 - 2 A + B`` with ``A = E a_eps``, ``B = E sum_l a_l^2``. Writing
-every denominator as a Laplace integral over the race time ``t = exp(-u)``,
+The loss of `derive.task` section 1 is ``E = 1 - 2 A + B`` with ``A = E a_eps``, ``B = E sum_l
+a_l^2``. Writing every denominator as a Laplace integral over the race time ``t = exp(-u)``,
 
     1/Z = int_0^inf exp(-t Z) dt,        1/Z^2 = int_0^inf t exp(-t Z) dt,
 
-makes the tokens independent under the integral (MODEL section 4). A token enters through its log
-weight measured from the time, ``s = log w - u``, or ``tau = e^s = t w``:
+makes the tokens independent under the integral (`derive.task` section 4). A token enters through
+its log weight measured from the time, ``s = log w - u``, or ``tau = e^s = t w``:
 
     exp(-tau)                 it has not won by time t
     tau exp(-tau)             it wins at time t (per unit of u)
@@ -23,7 +23,7 @@ from derive.attention import Attention
 from derive.spec import Argument, Kernel, Module, Output
 from derive.symbols import L, b, chi, tau
 
-REFERENCE = "MODEL section 4 (race integrals), from arXiv 2603.03993, Prop. III.2"
+REFERENCE = "`derive.task` section 4 (race integrals), from arXiv 2603.03993, Prop. III.2"
 
 f0, f1, g0, g1 = (Symbol(name, real=True) for name in ("f_0", "f_1", "g_0", "g_1"))
 
@@ -158,7 +158,7 @@ def score_gradient_kernel(attention: Attention) -> Kernel:
             Output("in_score", in_score, "d(loss) / d chi_hl"),
             Output("in_bias", in_bias, "token l's part of d(loss) / d b_h"),
         ),
-        "MODEL section 3, c_hl",
+        "`derive.task` section 3, c_hl",
     )
 
 

@@ -14,7 +14,6 @@ from sympy import Basic, I, Integer, MatrixSymbol, Symbol, nan, oo, srepr, zoo
 
 from derive.errors import DeriveError
 
-
 # Names that a generated function uses itself.
 RESERVED = {"np", "scipy", "shape", "Any", "Array", "NDArray"}
 
@@ -26,7 +25,7 @@ class Argument:
     name: str
     symbol: Symbol | MatrixSymbol
     doc: str
-    shape: str = "..."
+    shape: str = "array"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Output:
     name: str
     expression: Basic
     doc: str
-    shape: str = "..."
+    shape: str = "array"
 
 
 @dataclass(frozen=True)

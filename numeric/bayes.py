@@ -1,7 +1,7 @@
 """Bayes risk of single-location retrieval.
 
-The posterior of the relevant position is one pooled race of the weights ``w(xi)`` (MODEL section 6), so
-the risk ``1 - E p_eps`` is one race integral whatever L, over the token law of xi in R^F.
+The posterior of the relevant position is one pooled race of the weights ``w(xi)`` (`derive.task`
+section 6), so the risk ``1 - E p_eps`` is one race integral whatever L, over the token law of xi in R^F.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,11 @@ import numpy as np
 from scipy.special import logsumexp
 
 from numeric._generated import bayes
+from numeric.errors import QuadratureError
 from numeric.quadrature import (
-    ROUNDOFF,
     Array,
     Rule,
+    extrapolated_error,
     gaussian_rule,
     standard_normal_nets,
     stretched_net,
@@ -27,9 +28,11 @@ from numeric.validate import real_number
 
 # Points of a product rule over all laws, to integrate and to locate the race; then the nets that are
 # used beyond, and the digits of their race-time rule.
-MOST_POINTS, MOST_COARSE = 1_000_000, 4000
+MOST_POINTS, MOST_COARSE = 300_000, 4000
 NETS, NET_SIZE, SAMPLED_DIGITS = 8, 16_384, 7.0
 MOST_DIGITS = 13.0
+# Points times components of a prior that are held at a time.
+MOST_TERMS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -56,17 +59,24 @@ def log_bayes_weight(xi: Array, prior: Prior) -> Array:
 
     Notes
     -----
-    MODEL section 6. Mixture components of probability zero do not count.
+    `derive.task` section 6. Mixture components of probability zero do not count.
     """
     weights, means, covariances = prior.components()
-    terms = []
-    for weight, mean, covariance in zip(weights, means, covariances, strict=True):
-        if weight == 0:
-            continue
-        values, vectors = np.linalg.eigh(covariance)
-        along = bayes.log_weight(xi @ vectors, mean @ vectors, np.maximum(values, 0.0))
-        terms.append(np.log(weight) + along.sum(axis=-1))
-    result: Array = logsumexp(np.array(terms), axis=0)
+    kept = weights > 0
+    weights, means, covariances = weights[kept], means[kept], covariances[kept]
+    if prior.is_discrete:
+        zero = np.zeros(1)
+        constant = bayes.log_weight(zero, means, zero).sum(axis=-1)
+        terms = np.log(weights) + constant + np.asarray(xi) @ means.T
+    else:
+        values, axes = np.linalg.eigh(covariances)
+        along = bayes.log_weight(
+            np.einsum("...f,kfg->...kg", xi, axes),
+            np.einsum("kf,kfg->kg", means, axes),
+            np.maximum(values, 0.0),
+        )
+        terms = np.log(weights) + along.sum(axis=-1)
+    result: Array = logsumexp(terms, axis=-1)
     return result
 
 
@@ -90,32 +100,37 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
 
     Notes
     -----
-    MODEL section 6; arXiv 2603.03993, section IV. At the Bayes estimator ``A = B``, so the risk is
-    ``1 - A``; both are computed and their difference is part of the error.
+    `derive.task` section 6; arXiv 2603.03993, section IV. At the Bayes estimator ``A = B``, so the
+    risk is ``1 - A``; both are computed and their difference is part of the error.
     """
     tol = real_number("tol", tol, positive=True)
     if task.tokens == 1:
         return Risk(0.0, 0.0, "exact")
-    digits = float(np.clip(1 - np.log10(tol), 4.0, MOST_DIGITS - 2))
-    coarse = _race(task, max(digits - 3, 3.0))
+    digits = float(np.clip(1 - np.log10(tol), 5.0, MOST_DIGITS - 2))
+    steps = [_race(task, digits - 3), _race(task, digits - 1.5), _race(task, digits)]
     while True:
-        fine = _race(task, digits)
-        if coarse is None or fine is None:
+        if None in steps:
             return _sampled(task)
-        won, squared = fine
-        error = 0.1 * abs(won - coarse[0]) + abs(won - squared) + ROUNDOFF
+        (first, _), (second, _), (won, squared) = cast(list[tuple[float, float]], steps[-3:])
+        error = extrapolated_error(abs(second - first), abs(won - second)) + abs(won - squared)
         if error <= tol or digits >= MOST_DIGITS:
-            return Risk(1 - won, error, "quadrature")
-        coarse, digits = fine, min(digits + 2, MOST_DIGITS)
+            return Risk(max(1 - won, 0.0), error, "quadrature")
+        digits = min(digits + 1.5, MOST_DIGITS)
+        finer = _race(task, digits)
+        if finer is None:
+            return Risk(max(1 - won, 0.0), error, "quadrature")
+        steps.append(finer)
 
 
 def _race(task: Task, digits: float) -> tuple[float, float] | None:
     """Return (A, B) by a product rule, or None where it has too many points."""
     laws = list(_laws(task))
-    grids = [_product(mean, cov, task, digits, MOST_POINTS // len(laws)) for _, mean, cov in laws]
-    if any(grid is None for grid in grids):
+    most = MOST_POINTS // len(laws)
+    try:
+        grids = [_product(mean, cov, task, digits, most) for _, mean, cov in laws]
+        return _integrate(task, laws, grids, _locate(task, laws, digits))
+    except QuadratureError:
         return None
-    return _integrate(task, laws, cast(list[Rule], grids), _locate(task, laws, digits))
 
 
 def _sampled(task: Task) -> Risk:
@@ -135,8 +150,9 @@ def _locate(task: Task, laws: list[tuple[float, Array, Array]], digits: float) -
     """Race-time rule, from coarse points with good tails."""
     coarse = []
     for _, mean, cov in laws:
-        grid = _product(mean, cov, task, 3.0, MOST_COARSE, digits)
-        if grid is None:
+        try:
+            grid = _product(mean, cov, task, 3.0, MOST_COARSE, digits)
+        except QuadratureError:
             z, weights = stretched_net(len(mean))
             grid = mean + z @ symmetric_root(cov), weights
         coarse.append(_points(grid, task))
@@ -161,7 +177,7 @@ def _product(
     digits: float,
     most_points: int,
     reach: float | None = None,
-) -> tuple[Array, Array] | None:
+) -> Rule:
     """Product rule for xi ~ N(mean, cov): points (N, F) and weights (N,)."""
     spread, axes = np.linalg.eigh(cov)
     sigma = np.sqrt(np.maximum(spread, 0.0))
@@ -169,7 +185,7 @@ def _product(
     slope = _slope(mean, cov, task, axes, sigma)
     rules = [gaussian_rule(float(s), digits, task.tokens, reach) for s in slope]
     if np.prod([len(z) for z, _ in rules], dtype=float) > most_points:
-        return None
+        raise QuadratureError(f"prior: a product rule of {digits:.1f} digits has too many points")
     if not rules:
         return np.zeros((1, 0)), np.ones(1)
     z = np.stack([g.ravel() for g in np.meshgrid(*(z for z, _ in rules), indexing="ij")], axis=1)
@@ -191,7 +207,9 @@ def _slope(mean: Array, cov: Array, task: Task, axes: Array, sigma: Array) -> Ar
 
 
 def _points(grid: Rule, task: Task) -> Points:
-    log_weight = log_bayes_weight(grid[0], task.prior)[None]
+    size = max(1, MOST_TERMS // len(task.prior.components()[0]))
+    blocks = [grid[0][i : i + size] for i in range(0, len(grid[0]), size)]
+    log_weight = np.concatenate([log_bayes_weight(xi, task.prior) for xi in blocks])[None]
     return Points(log_weight, grid[1][None], np.ones((*log_weight.shape, 1)))
 
 

@@ -73,6 +73,8 @@ def statistical(
     freedom : float
         Degrees of freedom of the standard error.
     """
+    if not np.isfinite([value, expected, error]).all():
+        return Check(name, value, expected, error, np.inf, False)
     if error > 0:
         score = abs(value - expected) / error
         if np.isfinite(freedom):
@@ -161,7 +163,9 @@ def origin_loss(state: State, task: Task, attention: Attention) -> float:
 def expansion_check(state: State, task: Task, attention: Attention) -> Check:
     """Order of the remainder of the origin expansion: 4 for a symmetric prior, else 3."""
     size = max(float(np.abs(state.m).max(initial=0.0)), float(np.sqrt(np.abs(state.r).max())))
-    scales = np.array([0.2, 0.1, 0.05]) / max(size, 1e-3)
+    # Scores of deviations 0.1, 0.05, 0.025.
+    spread = np.sqrt(1 + float(feature_axes(task)[0].max(initial=0.0)))
+    scales = np.array([0.1, 0.05, 0.025]) / (max(size, 1e-3) * spread)
     remainders = []
     for scale in scales:
         small = State(scale * state.m, scale**2 * state.r, state.b)
@@ -265,7 +269,8 @@ def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: in
     ----------
     large, small : SGDRuns
         Runs at D and D/2 from one state at the same times. The finite-D bias of a mean is O(1/D),
-        so ``2 mean(D) - mean(D/2)`` removes it.
+        so ``2 mean(D) - mean(D/2)`` removes it; what is left, O(1/D^2), enters the error as the
+        O(1/D) part times ``2 (H + F + 2) / D``.
     path : Flow
         The flow at those times.
     comparisons : int
@@ -274,7 +279,7 @@ def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: in
     Returns
     -------
     list of Check
-        Every entry of m and of r at every recorded time but the first.
+        Every entry of m, r and b at every recorded time but the first.
     """
     entries: list[tuple[str, Array, Array, Array]] = []
     heads, features = path.m.shape[1:]
@@ -287,11 +292,19 @@ def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: in
             entries.append(
                 (f"r[{h + 1},{k + 1}]", large.r[..., h, k], small.r[..., h, k], path.r[:, h, k])
             )
+    if large.b is not None and small.b is not None and path.b is not None:
+        entries += [
+            (f"b[{h + 1}]", large.b[..., h], small.b[..., h], path.b[:, h]) for h in range(heads)
+        ]
+    # The O(1/D^2) remainder of a mean, relative to its O(1/D) part; the flow's own error.
+    remainder = 2 * (heads + features + 2) / large.dimension
+    drift = path.gradient_error + path.noise_error
     result = []
     for name, first, second, predicted in entries:
         for i in range(1, len(path.tau)):
             x, y = first[:, i], second[:, i]
             variance = 4 * x.var(ddof=1) / len(x) + y.var(ddof=1) / len(y)
+            variance += (remainder * (x.mean() - y.mean())) ** 2 + (drift * path.tau[i]) ** 2
             result.append(
                 statistical(
                     f"{name} at tau = {path.tau[i]:.4g}: SGD against flow",

@@ -42,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _dispatch(list(sys.argv[1:] if argv is None else argv))
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except SystemExit as stop:  # help, or arguments that argparse refuses
         return stop.code if isinstance(stop.code, int) else 0
     except KeyboardInterrupt:
@@ -56,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"error: {words if error.filename is None else f'{error.filename}: {words}'}")
     except MemoryError as error:
         return _fail(f"error: not enough memory: {error or 'the problem is too large'}")
+    except UnicodeEncodeError as error:
+        return _fail(
+            f"error: the output cannot show {error.object[error.start]!a} in {error.encoding}"
+        )
     except ValueError as error:
         from numeric.errors import HeadflowError
 
@@ -234,7 +239,9 @@ def _show(compute: "Compute", arguments: argparse.Namespace) -> int:
     with _Progress() as progress:
         entries, lines, draw = compute(experiment, arguments, progress)
         if arguments.plot is not None:
-            plots.save(draw(plots), arguments.plot)
+            figure = draw(plots)
+            plots.label(figure, experiment)
+            plots.save(figure, arguments.plot)
             lines = [*lines, "", f"figure: {arguments.plot}"]
     text = "\n".join([title, *lines])
     print(json.dumps(_plain(entries), allow_nan=False) if arguments.json else text)

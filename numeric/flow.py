@@ -1,10 +1,10 @@
 """Order-parameter flow: the D -> infinity limit of training.
 
-``dm/dtau = -dE/dm``, ``dr/dtau = -2 (G r + r G) + kappa V``, ``db/dtau = -dE/db`` (MODEL section 3). At
-kappa = 0 a factor rho of ``r = rho rho^T`` flows, ``drho/dtau = -2 G rho``, so r is positive
-semi-definite by construction and keeps its rank. At kappa > 0 the overlap itself flows; V is positive
-semi-definite, so r is in exact arithmetic, and its projection onto that cone removes what integration
-leaves below zero.
+``dm/dtau = -dE/dm``, ``dr/dtau = -2 (G r + r G) + kappa V``, ``db/dtau = -dE/db`` (`derive.task`
+section 3). At kappa = 0 a factor rho of ``r = rho rho^T`` flows, ``drho/dtau = -2 G rho``, so r is
+positive semi-definite by construction and keeps its rank. At kappa > 0 the overlap itself flows; V
+is positive semi-definite, so r is in exact arithmetic, and its projection onto that cone removes
+what integration leaves below zero.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,24 @@ from scipy.integrate import solve_ivp
 
 from numeric._generated import order_parameters
 from numeric.errors import FlowError, InputError
-from numeric.loss import Loss, evaluate
+from numeric.loss import Loss, evaluate, gradient_distance
 from numeric.noise import noise_matrix
 from numeric.quadrature import Array
+from numeric.spectrum import hessian_spectrum
 from numeric.task import Attention, State, Task
-from numeric.validate import real_number
+from numeric.validate import real_array, real_number
 
 THRESHOLD = 1.0
 DROP = 0.1
 ON_SADDLE = "on a saddle: direction undetermined"
+STATIONARY = "stationary: the alignments do not move"
 COMPLETED = "completed"
 # Points of a product rule when the loss of a flow's state is checked.
 CHECK_POINTS = 400_000
+# A state this large diverges.
+LARGEST_STATE = 1e50
+# Shortest time between two records.
+SHORTEST = 1e-12
 METHODS = ("LSODA", "Radau", "BDF", "RK45", "DOP853")
 
 
@@ -54,12 +60,13 @@ class Flow:
         First tau with ``norm(m[:, f]) > threshold``; NaN if there is none.
     excursions : tuple of Excursion
         Drops of more than 10 % after a first passage.
-    loss_error : float
-        Largest quadrature error of the loss at checked times.
+    loss_error, gradient_error : float
+        Largest errors of the loss, and of an entry of its gradient, at checked times.
     noise_error : float
         Largest standard error of an entry of ``kappa V`` at checked times.
     status : str
-        ``"completed"``, or that the flow started on a saddle and cannot leave it.
+        ``"completed"``, or that the flow started on a saddle and cannot leave it, or that the
+        alignments do not move at all.
     """
 
     tau: Array
@@ -70,6 +77,7 @@ class Flow:
     first_passage: Array
     excursions: tuple[Excursion, ...]
     loss_error: float
+    gradient_error: float
     noise_error: float
     status: str
     kappa: float = 0.0
@@ -130,11 +138,13 @@ def integrate_flow(
 
     Notes
     -----
-    MODEL section 3; arXiv 2603.03993, Prop. III.2.
+    `derive.task` section 3; arXiv 2603.03993, Prop. III.2.
     """
     times = _times(tau)
     kappa = real_number("kappa", kappa, minimum=0)
     threshold = real_number("threshold", threshold, positive=True)
+    digits = real_number("digits", digits, minimum=1)
+    rtol = real_number("rtol", rtol, positive=True)
     if method not in METHODS:
         raise InputError("method", method, "one of " + ", ".join(METHODS))
     state = state.check(attention, task.prior.features)
@@ -154,9 +164,12 @@ def integrate_flow(
         return result
 
     start = pack.initial(state)
-    on_saddle = bool(np.abs(velocity(times[0], start)[: state.m.size]).max(initial=0.0) <= 1e-15)
+    stationary = state.m.size > 0 and bool(
+        np.abs(velocity(times[0], start)[: state.m.size]).max(initial=0.0) <= 1e-15
+    )
     events = [pack.passage(f, threshold) for f in range(task.prior.features)]
-    scale = float(np.clip(np.abs(state.m).max(initial=0.0), 1e-15, 1.0))
+    largest = float(np.abs(state.m).max(initial=0.0))
+    scale = float(np.clip(largest, 1e-15, 1.0)) if largest else 1.0
     solution = solve_ivp(
         velocity,
         (times[0], times[-1]),
@@ -174,7 +187,8 @@ def integrate_flow(
     path = [pack.state(y) for y in solution.y.T]
     losses = [evaluate(s, task, attention, digits) for s in path]
     checked = np.unique(np.linspace(0, len(path) - 1, 5).astype(int))
-    loss_error = max(_loss_error(path[i], losses[i], task, attention, digits) for i in checked)
+    found = [_errors(path[i], losses[i], task, attention, digits) for i in checked]
+    loss_error, gradient_error = (max(x) for x in zip(*found, strict=True))
     noise_error = (
         max(
             (kappa * float(noise_matrix(path[i], task, attention)[1].max()) for i in checked),
@@ -194,17 +208,32 @@ def integrate_flow(
         first_passage=passage,
         excursions=excursions(solution.t, m, passage),
         loss_error=loss_error,
+        gradient_error=gradient_error,
         noise_error=noise_error,
-        status=ON_SADDLE if on_saddle else COMPLETED,
+        status=_status(state, task, attention, stationary),
         kappa=kappa,
         threshold=threshold,
     )
 
 
-def _loss_error(state: State, loss: Loss, task: Task, attention: Attention, digits: float) -> float:
-    """Distance of a loss to one with another digit, and that one's sampling error."""
+def _status(state: State, task: Task, attention: Attention, stationary: bool) -> str:
+    """What to say of a flow whose alignments cannot move at the start."""
+    if not stationary:
+        return COMPLETED
+    rates = hessian_spectrum(task, attention, state).growth_rates
+    return ON_SADDLE if (rates > 1e-9).any() else STATIONARY
+
+
+def _errors(
+    state: State, loss: Loss, task: Task, attention: Attention, digits: float
+) -> tuple[float, float]:
+    """Distance of a loss and its gradient to those with another digit, and their sampling errors."""
     better = evaluate(state, task, attention, digits + 1, CHECK_POINTS)
-    return abs(float(better.value - loss.value)) + float(better.error)
+    apart = gradient_distance(loss, better)
+    return (
+        abs(float(better.value - loss.value)) + float(better.error) + float(loss.error),
+        apart + float(better.gradient_error) + float(loss.gradient_error),
+    )
 
 
 def excursions(tau: Array, m: Array, first_passage: Array) -> tuple[Excursion, ...]:
@@ -272,8 +301,8 @@ class _Packing:
 
     def state(self, y: Array) -> State:
         m, overlap, b = self._split(y)
-        if not np.isfinite(y).all():
-            raise FlowError("flow: the state is not finite; the step is unstable")
+        if not np.abs(y).max(initial=0.0) <= LARGEST_STATE:
+            raise FlowError("flow: the state diverges")
         if self.kappa:
             values, vectors = np.linalg.eigh(overlap)
             r = (vectors * np.maximum(values, 0.0)) @ vectors.T
@@ -304,16 +333,13 @@ class _Packing:
 
 
 def _times(tau: ArrayLike) -> Array:
-    times = np.asarray(tau, dtype=float)
-    if times.ndim == 0:
-        times = np.linspace(0.0, real_number("tau", float(times), positive=True), 201)
-    if (
-        times.ndim != 1
-        or len(times) < 2
-        or not np.isfinite(times).all()
-        or (np.diff(times) <= 0).any()
-    ):
-        raise InputError("tau", tau, "a positive horizon, or at least two increasing times")
+    """Recording times; a horizon becomes 201 of them."""
+    if np.ndim(tau) == 0:
+        horizon = real_number("tau", tau, minimum=SHORTEST)
+        return np.linspace(0.0, horizon, 201)
+    times = real_array("tau", tau, (None,))
+    if len(times) < 2 or (np.diff(times) < SHORTEST).any():
+        raise InputError("tau", times, "a positive horizon, or at least two increasing times")
     return times
 
 

@@ -1,8 +1,8 @@
 """The noise matrix V of finite-step SGD, and the random initial state.
 
-``V_hh' = E sum_l c_hl c_h'l`` (MODEL section 3) couples up to four heads, so it does not reduce to pairs
-of heads as the loss does. It is integrated over all H x L scores by randomized quasi-Monte Carlo, with
-the standard error of independently scrambled nets.
+``V_hh' = E sum_l c_hl c_h'l`` (`derive.task` section 3) couples up to four heads, so it does not
+reduce to pairs of heads as the loss does. It is integrated over all H x L scores by randomized
+quasi-Monte Carlo, with the standard error of independently scrambled nets.
 """
 
 import numpy as np
@@ -16,6 +16,7 @@ from numeric.task import Attention, State, Task
 from numeric.validate import real_number, whole_number
 
 NETS, NET_SIZE = 8, 512
+LARGEST_ETA = 1e50
 # Scores of one net, and the largest dimension of a Sobol sequence.
 MOST_SCORES, MOST_DIMENSIONS = 2_000_000, 21_201
 
@@ -46,9 +47,12 @@ def noise_matrix(
 
     Notes
     -----
-    MODEL section 3. The limit D -> infinity is taken: tokens are orthonormal.
+    `derive.task` section 3. The limit D -> infinity is taken: tokens are orthonormal.
     """
     state = state.check(attention, task.prior.features)
+    if state.batch_shape:
+        raise InputError("state", f"a batch of shape {state.batch_shape}", "one state")
+    net_size = whole_number("net_size", net_size, 2)
     heads, tokens = attention.heads, task.tokens
     if heads * tokens + 1 > MOST_DIMENSIONS:
         raise InputError(
@@ -57,7 +61,9 @@ def noise_matrix(
             f"at most {(MOST_DIMENSIONS - 1) // heads} tokens for "
             f"the noise matrix of {heads} heads",
         )
-    size = int(min(net_size, max(16, 2 ** int(np.log2(MOST_SCORES / (heads * tokens))))))
+    size = int(
+        min(2 ** int(np.log2(net_size)), max(16, 2 ** int(np.log2(MOST_SCORES / (heads * tokens)))))
+    )
     null, relevant = token_laws(state, task)
     root = symmetric_root(null.cov)
     edges = np.cumsum([law.weight for law in relevant])
@@ -104,17 +110,19 @@ def initial_state(task: Task, attention: Attention, eta: float, dimension: int, 
 
     Notes
     -----
-    MODEL section 3.
+    `derive.task` section 3.
     """
     from scipy.stats import wishart  # slow to import
 
     eta = real_number("eta", eta, positive=True)
+    if eta > LARGEST_ETA:
+        raise InputError("eta", eta, f"at most {LARGEST_ETA:g}")
     heads, features = attention.heads, task.prior.features
     dimension = whole_number("dimension", dimension, features + heads)
-    rng = np.random.default_rng(np.random.SeedSequence(seed))
+    rng = np.random.default_rng(np.random.SeedSequence(whole_number("seed", seed, 0)))
     scale = eta**2 / dimension
     m = np.sqrt(scale) * rng.standard_normal((heads, features))
-    overlap = np.atleast_2d(
-        wishart.rvs(dimension - features, scale * np.eye(heads), random_state=rng)
+    overlap = scale * np.atleast_2d(
+        wishart.rvs(dimension - features, np.eye(heads), random_state=rng)
     )
     return State(m, (overlap + overlap.T) / 2).check(attention, features)

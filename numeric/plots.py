@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from numeric.errors import InputError
+from numeric.experiment import Experiment
 from numeric.flow import Flow
 from numeric.loss import Loss
 from numeric.sgd import SGDRuns
@@ -113,6 +114,15 @@ def save(figure: Figure, path: str | Path) -> None:
         raise OSError(error.errno, error.strerror, str(target)) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def label(figure: Figure, experiment: Experiment) -> None:
+    """Write which experiment a figure shows above it, unless it has a title of its own."""
+    if figure.get_suptitle():
+        return
+    attention, task = experiment.attention, experiment.task
+    words = f"{experiment.name}: {attention.activation}, H = {attention.heads}, L = {task.tokens}"
+    figure.suptitle(words, fontsize=11, fontweight="bold")
 
 
 @_styled

@@ -22,8 +22,13 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from numeric.errors import QuadratureError
+
 Array = NDArray[np.float64]
 Rule = tuple[Array, Array]
+
+# Nodes of one score, and of the race time; beyond, the scores are out of reach.
+MOST_NODES, MOST_TIMES = 200_000, 20_000
 
 # Rounding in a sum of a few hundred positive terms.
 ROUNDOFF = 4e-15
@@ -44,7 +49,7 @@ def _trapezoid(n_left: int, n_right: int, step: float) -> tuple[Array, Array]:
 
 def gaussian_rule(
     sigma: float, digits: float, tokens: float = 1.0, reach: float | None = None
-) -> tuple[Array, Array]:
+) -> Rule:
     """Nodes and weights for ``E f(sigma z)``, z standard normal, f a race function.
 
     Parameters
@@ -66,26 +71,56 @@ def gaussian_rule(
     """
     if sigma <= 0:
         return _hermite(1)
-    # Rules change in a few steps only: a flow meets few jumps at the level of their error.
-    sigma = 2.0 ** (np.ceil(4 * np.log2(sigma)) / 4)
-    goal = np.log(10) * digits
-    hermite = 1 + goal / (2 * np.log1p(1 / sigma) + 1.2) + (goal * sigma) ** 2 / 5
+    step, left, right = _spacing(sigma, digits, tokens, digits if reach is None else reach)
+    count = _hermite_count(sigma, digits)
+    if count < left + right + 1:
+        return _hermite(count)
+    return _trapezoid(left, right, step)
+
+
+def equispaced_rule(sigma: float, digits: float, tokens: float, refinement: float) -> Rule | None:
+    """The rule of `gaussian_rule` with its step divided, or None where it is not equispaced."""
+    if sigma <= 0:
+        return None
+    step, left, right = _spacing(sigma, digits, tokens, digits)
+    if _hermite_count(sigma, digits) < left + right + 1:
+        return None
+    return _trapezoid(
+        int(np.ceil(left * refinement)),
+        int(np.ceil(right * refinement)),
+        step / refinement,
+    )
+
+
+def _quantized(sigma: float) -> float:
+    """Round up in a few steps, so that a flow meets few jumps at the level of a rule's error."""
+    return float(2.0 ** (np.ceil(4 * np.log2(sigma)) / 4))
+
+
+def _hermite_count(sigma: float, digits: float) -> int:
+    sigma, goal = _quantized(sigma), np.log(10) * digits
+    return int(np.ceil(1 + goal / (2 * np.log1p(1 / sigma) + 1.2) + (goal * sigma) ** 2 / 5))
+
+
+def _spacing(sigma: float, digits: float, tokens: float, reach: float) -> tuple[float, int, int]:
+    """Step of an equispaced rule, and its nodes to the left and right of zero."""
+    sigma, goal = _quantized(sigma), np.log(10) * digits
     width = np.pi / (2 * sigma)
     frequency = 1.1 * np.sqrt(2 * goal)
     if frequency > width:
         frequency = max(frequency, 1.35 * (goal + width**2 / 2) / width)
     step = 2 * np.pi / frequency
-    edge = np.sqrt(2 * np.log(10) * (digits if reach is None else reach))
-    left = int(np.ceil(edge / step))
-    right = int(np.ceil((edge + min(sigma, np.sqrt(2 * np.log(tokens)))) / step))
-    if hermite < left + right + 1:
-        return _hermite(int(np.ceil(hermite)))
-    return _trapezoid(left, right, float(step))
+    edge = np.sqrt(2 * np.log(10) * reach)
+    right = edge + min(sigma, np.sqrt(2 * np.log(tokens)))
+    if not (edge + right) / step <= MOST_NODES:
+        raise QuadratureError(
+            f"scores: a deviation of {sigma:.3g} needs more than {MOST_NODES} nodes, expected at most "
+            "some ten thousand"
+        )
+    return float(step), int(np.ceil(edge / step)), int(np.ceil(right / step))
 
 
-def race_rule(
-    time: Array, log_lost: Array, width: Array, last_bump: Array, digits: float
-) -> tuple[Array, Array]:
+def race_rule(time: Array, log_lost: Array, width: Array, digits: float) -> Rule:
     """Nodes and weights in the race time for each head.
 
     Parameters
@@ -95,10 +130,8 @@ def race_rule(
     log_lost : (H, n) array
         Log distribution function of the winner's time, ``log F_h``, on that grid.
     width : (H,) array
-        Smallest standard deviation of a racer (score and Gumbel noise) that runs in the race: F may
-        be wider, with several bumps, but nothing in it is sharper.
-    last_bump : (H,) array
-        Largest mean of a law's log weight: the stretched part of the map lies beyond it.
+        Standard deviation of the sharpest thing in the race (a racer's score and Gumbel noise, or the
+        difference of two): F may be wider, with several bumps or a ridge.
     digits : float
         Decimal digits wanted.
 
@@ -112,15 +145,29 @@ def race_rule(
         np.array([np.interp(np.log(q), row, time) for row in log_lost]) for q in (tail, 0.01, 0.5)
     )
     with np.errstate(divide="ignore"):
-        log_won = np.log(-np.expm1(log_lost))
-    high = np.array([np.interp(-np.log(tail), -row, time) for row in log_won])
+        log_won = np.maximum(np.log(-np.expm1(log_lost)), -700.0)
     # For a Gumbel variable, median minus 1 % quantile is 1.9 and the standard deviation 1.28.
-    scale = np.maximum(np.minimum((median - body) / 1.9, width / 1.28), 0.5)
-    centre = np.maximum(median, last_bump) - scale
+    natural = (median - body) / 1.9
+    scale = np.maximum(np.minimum(natural, width / 1.28), 0.5)
+    # The stretched part of the map begins at the median, or, where something sharper than F runs
+    # through it, beyond nearly all of F.
+    narrow = np.clip(2 * (natural / scale - 1), 0.0, 1.0)
+    beyond = np.log(0.5) - narrow * np.log(10) * digits / 2
+    knee, high = (
+        np.array([np.interp(-x, -row, time) for x, row in zip(edge, log_won, strict=True)])
+        for edge in (beyond, np.full(len(log_won), np.log(tail)))
+    )
+    centre = knee - scale
     first, last = (_inverse_map((edge - centre) / scale) for edge in (low, high))
     # Nodes that a Gumbel race needs, and its extent in w.
     nodes, extent = 6 + 2.2 * digits, 2.6 + 0.35 * digits
-    count = 1 + int(np.ceil(nodes * max(1.0, float(((last - first) / extent).max()))))
+    needed = nodes * max(1.0, float(((last - first) / extent).max()))
+    if not needed <= MOST_TIMES:
+        raise QuadratureError(
+            f"scores: a race over a time of {float((high - low).max()):.3g} needs {needed:.3g} nodes, "
+            f"expected at most {MOST_TIMES}; the scores are too far apart"
+        )
+    count = 1 + int(np.ceil(needed))
     step = (last - first) / (count - 1)
     w = first[:, None] + step[:, None] * np.arange(count)
     growth = np.exp(w)
@@ -161,6 +208,13 @@ def stretched_net(dimension: int, size: int = 2048, stretch: float = 1.3) -> Rul
     z = standard_normal_nets(dimension, 1, size)[0]
     weights = np.exp(-(stretch**2 - 1) * (z**2).sum(axis=1) / 2)
     return stretch * z, weights / weights.sum()
+
+
+def extrapolated_error(first: float, second: float) -> float:
+    """Error that is left when successive changes shrink from `first` to `second`, doubled."""
+    second = max(second, 0.1 * first)
+    ratio = min(second / first, 0.9) if first > 0 else 0.9
+    return 2 * second * ratio / (1 - ratio) + ROUNDOFF
 
 
 def symmetric_root(matrix: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numeric import plots
-from numeric.checks import FALSE_ALARM
+from numeric.checks import FALSE_ALARM, threshold
 
 if TYPE_CHECKING:
     from numeric.run import Report
@@ -67,6 +67,7 @@ def write_report(report: "Report", out: Path) -> None:
         plots.spectrum_figure(report.spectrum),
     )
     for name, figure in zip(FIGURES, figures, strict=True):
+        plots.label(figure, report.experiment)
         for suffix in ("svg", "png"):
             plots.save(figure, out / f"{name}.{suffix}")
     write_text(out / "report.md", _markdown(report))
@@ -84,8 +85,10 @@ def summary(report: "Report") -> dict[str, Any]:
         "checks": [asdict(check) for check in report.checks],
         "bayes_risk": {"value": report.bayes.value, "error": report.bayes.error},
         "flow": {
+            "kappa": flow.kappa,
             "final_loss": flow.loss[-1],
             "loss_error": flow.loss_error,
+            "gradient_error": flow.gradient_error,
             "noise_error": flow.noise_error,
             "first_passage": flow.first_passage,
             "excursions": [asdict(x) for x in flow.excursions],
@@ -96,7 +99,10 @@ def summary(report: "Report") -> dict[str, Any]:
             "step": report.sgd.step,
             "batch": report.sgd.batch,
             "kappa": report.sgd.kappa,
-            "runs": len(report.sgd.m),
+            "runs_shown": len(report.sgd.m),
+            "runs_compared": settings.sgd.runs,
+            "dimensions_compared": [settings.sgd.dimension, settings.sgd.dimension // 2],
+            "compared_until": report.compared_until,
             "samples": int(report.sgd.samples[-1]),
         },
         "seeds": {"flow": settings.flow.seed, "sgd": settings.sgd.seed},
@@ -119,13 +125,16 @@ def _markdown(report: "Report") -> str:
     experiment, flow, sgd = report.experiment, report.flow, report.sgd
     task, attention = experiment.task, experiment.attention
     verdict = "agree" if report.passed else "DISAGREE"
+    scores = [abs(c.z) for c in report.checks if c.z is not None]
+    statistical, largest = len(scores), max(scores, default=0.0)
     lines = [
         f"# {experiment.name}",
         "",
         f"**Theory and simulation {verdict}** in {sum(c.passed for c in report.checks)} of "
-        f"{len(report.checks)} checks (false-alarm rate of all statistical ones together: "
-        f"{FALSE_ALARM:g}). The formulas are in [derivation.md](derivation.md), the numbers in "
-        "[summary.json](summary.json).",
+        f"{len(report.checks)} checks. {statistical} of them are statistical, with largest |z| = "
+        f"{largest:.2f} and the limit |z| = {threshold(statistical):.2f}: together they raise a "
+        f"false alarm with probability {FALSE_ALARM:g} at most. The formulas are in "
+        "[derivation.md](derivation.md), the numbers in [summary.json](summary.json).",
         "",
         f"{attention.activation}, H = {attention.heads} heads, L = {task.tokens} tokens, "
         f"F = {task.prior.features} features; prior mean {_row(task.prior.mean)}, second moment "
@@ -152,8 +161,8 @@ def _markdown(report: "Report") -> str:
         "",
         "## Flow",
         "",
-        f"Loss {flow.loss[0]:.6f} at the start, {flow.loss[-1]:.6f} at tau = {flow.tau[-1]:g} "
-        f"(quadrature error {flow.loss_error:.1e}); Bayes risk {report.bayes.value:.6f} "
+        f"kappa = {flow.kappa:g}. Loss {flow.loss[0]:.6f} at the start, {flow.loss[-1]:.6f} at "
+        f"tau = {flow.tau[-1]:g} (error {flow.loss_error:.1e}); Bayes risk {report.bayes.value:.6f} "
         f"(error {report.bayes.error:.1e}). Status: {flow.status}.",
         "",
         "| feature | first passage of norm 1 (tau) |",
@@ -181,15 +190,17 @@ def _markdown(report: "Report") -> str:
         "",
         f"{len(sgd.m)} runs at D = {sgd.dimension}, batch {sgd.batch}, step {sgd.step:.4g} "
         f"(kappa = {sgd.kappa:.4g}), {int(sgd.samples[-1])} samples each, and the flow at that "
-        f"kappa. The checks below use {experiment.sgd.runs} other runs, extrapolated to "
-        "D -> infinity with as many at half of D; entries of different heads share the noise of "
-        "the samples, so neighbouring rows move together.",
+        f"kappa. Norms of a noisy m lie above the norm of its mean, so thin lines may lie above the "
+        f"flow. The checks below are of means of entries: of {experiment.sgd.runs} other runs, "
+        "extrapolated to D -> infinity with as many at half of D, at five times up to tau = "
+        f"{report.compared_until:.4g} (later times are shown, not tested). Entries of different "
+        "heads share the noise of the samples, so neighbouring rows move together.",
         "",
         "![SGD](sgd.svg)",
         "",
         "## Checks",
         "",
-        "| check | value | expected | error | z | passed |",
+        "| check | value | reference | standard error or tolerance | z | passed |",
         "|---|---:|---:|---:|---:|---|",
     ]
     for c in report.checks:

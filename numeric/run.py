@@ -4,6 +4,7 @@ Derivation, exact loss, spectrum, flow and finite-D SGD are computed, compared (
 (`numeric.plots`) and written (`numeric.report`).
 """
 
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ BAYES_TOLERANCE = 1e-6
 # the noise of the start has been amplified so much that its spread hides any bias.
 COMPARED_TIMES = 6
 # Runs that are drawn on top of the flow, and steps that each may take.
-SHOWN_RUNS, SHOWN_STEPS = 6, 60_000
+SHOWN_RUNS, SHOWN_STEPS, MOST_STEPS = 6, 60_000, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Report:
         Over the whole horizon, at the experiment's kappa and at that of SGD.
     sgd : SGDRuns
         Runs over the horizon, to look at.
+    compared_until : float
+        Time up to which SGD is compared with the flow.
     bayes : Risk
     checks : tuple of Check
     seconds : float
@@ -60,6 +63,7 @@ class Report:
     flow: Flow
     matched: Flow
     sgd: SGDRuns
+    compared_until: float
     bayes: Risk
     checks: tuple[Check, ...]
     seconds: float
@@ -114,9 +118,12 @@ def run_experiment(
     """
     from numeric.report import write_report
 
-    if experiment.sgd.runs < 2:
-        raise InputError("sgd.runs", experiment.sgd.runs, "at least 2, to know the spread of runs")
+    _check(experiment)
     out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=out):
+        pass  # a folder that cannot be written is found now
+    # A summary is the last file that a run writes: one that is there is of a complete run.
+    (out / "summary.json").unlink(missing_ok=True)
     started = time.perf_counter()
     task, attention = experiment.task, experiment.attention
     state = start_of(experiment)
@@ -129,7 +136,9 @@ def run_experiment(
     large, small, compared = _compared(experiment, state, matched, progress)
 
     progress("checks", 0.0)
-    entries = attention.heads * task.prior.features + attention.heads * (attention.heads + 1) // 2
+    heads = attention.heads
+    entries = heads * task.prior.features + heads * (heads + 1) // 2
+    entries += 0 if compared.b is None else heads
     total = 3 + entries * (len(compared.tau) - 1)
     found = [checks.expansion_check(state, task, attention), checks.spectrum_check(task, attention)]
     growth = checks.growth_check(task, attention)
@@ -148,6 +157,7 @@ def run_experiment(
         path,
         matched,
         shown,
+        float(compared.tau[-1]),
         risk,
         tuple(found),
         time.perf_counter() - started,
@@ -156,6 +166,28 @@ def run_experiment(
     write_report(report, out)
     progress("report", 1.0)
     return report
+
+
+def _check(experiment: Experiment) -> None:
+    """Refuse what a comparison of SGD with the flow cannot do."""
+    settings = experiment.sgd
+    if settings.runs < 2:
+        raise InputError("sgd.runs", settings.runs, "at least 2, to know the spread of runs")
+    least = 2 * (experiment.attention.heads + experiment.task.prior.features)
+    if settings.dimension < least or settings.dimension % 2:
+        raise InputError(
+            "sgd.dimension",
+            settings.dimension,
+            f"an even number >= {least}, so that runs at half of it can be compared",
+        )
+    kappa = kappa_of(experiment)
+    steps = experiment.flow.tau_max * settings.dimension / (kappa * settings.batch)
+    if not 1 <= steps <= MOST_STEPS:
+        raise InputError(
+            "sgd.step" if settings.step is not None else "flow.kappa",
+            settings.step if settings.step is not None else kappa,
+            f"from 1 to {MOST_STEPS:,} steps up to flow.tau_max (here {steps:.3g})",
+        )
 
 
 def _flows(experiment: Experiment, state: State, progress: Progress) -> tuple[Flow, Flow]:
@@ -175,16 +207,9 @@ def _flows(experiment: Experiment, state: State, progress: Progress) -> tuple[Fl
     return paths[settings.kappa], paths[kappa]
 
 
-def _dimension(experiment: Experiment) -> int:
-    """An even D, so that runs at D/2 have whole steps at the same times."""
-    smallest = experiment.attention.heads + experiment.task.prior.features
-    dimension = experiment.sgd.dimension
-    return max(dimension - dimension % 2, 2 * smallest)
-
-
 def _shown(experiment: Experiment, state: State, progress: Progress) -> SGDRuns:
     """A few runs over the whole horizon, or as far as an affordable number of steps goes."""
-    settings, dimension = experiment.sgd, _dimension(experiment)
+    settings, dimension = experiment.sgd, experiment.sgd.dimension
     kappa = kappa_of(experiment)
     step = kappa * settings.batch / dimension
     horizon = min(experiment.flow.tau_max, max(SHOWN_STEPS, 1) * step)
@@ -198,7 +223,7 @@ def _shown(experiment: Experiment, state: State, progress: Progress) -> SGDRuns:
         kappa=kappa,
         batch=settings.batch,
         runs=min(settings.runs, SHOWN_RUNS),
-        seed=settings.seed + 2,
+        seed=(settings.seed + 2) % 2**63,
         progress=partial(progress, f"SGD at D = {dimension}, whole horizon"),
     )
 
@@ -208,7 +233,7 @@ def _compared(
 ) -> tuple[SGDRuns, SGDRuns, Flow]:
     """SGD at D and D/2, and the flow at its kappa, at common times."""
     task, attention, settings = experiment.task, experiment.attention, experiment.sgd
-    dimension, kappa = _dimension(experiment), kappa_of(experiment)
+    dimension, kappa = experiment.sgd.dimension, kappa_of(experiment)
     learned = path.first_passage[path.first_passage > 0]
     horizon = float(min([*learned, path.tau[-1]]))
     # Whole steps of the smaller simulation, whose step is the larger one.
@@ -225,7 +250,7 @@ def _compared(
             kappa=kappa,
             batch=settings.batch,
             runs=settings.runs,
-            seed=settings.seed + i,
+            seed=(settings.seed + i) % 2**63,
             progress=partial(progress, f"SGD at D = {size}"),
         )
         for i, size in enumerate((dimension, dimension // 2))

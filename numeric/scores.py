@@ -32,7 +32,7 @@ def attention_weights(chi: Array, b: Array | None, activation: str) -> tuple[Arr
 
     Notes
     -----
-    MODEL section 2.
+    `derive.task` section 2.
     """
     kernel = ACTIVATIONS[activation]
     log_weight = kernel.log_weight(chi, _bias(b, chi))[0]
@@ -57,13 +57,17 @@ def score_gradient(
     Returns
     -------
     c : (..., H, L) array
-        ``d(loss)/d chi_hl`` (MODEL section 3).
+        ``d(loss)/d chi_hl`` (`derive.task` section 3).
     in_b : (..., H) array
         ``d(loss)/d b_h``.
     """
     kernel = ACTIVATIONS[activation]
     over = (-1,) if kernel.NORMALIZATION == "per-head" else (-2, -1)
+    # Slopes are taken from the likeliest token's: of its own share, nearly one, no digits are lost.
+    weight = p if len(over) == 1 else p.sum(axis=-2, keepdims=True)
+    likeliest = weight.argmax(axis=-1)[..., None]
     slope = slope[..., None, :]
+    slope = slope - np.take_along_axis(slope, likeliest, axis=-1)
     mean_slope = (p * slope).sum(axis=over, keepdims=True)
     value = head_value(kernel, chi.shape[-2])
     c, in_b = kernel.score_gradient(chi, _bias(b, chi), p, slope, mean_slope, value)

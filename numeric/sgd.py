@@ -27,6 +27,7 @@ NORMALS = 2**17
 """Normals held at a time, 1 MB: far above the cost of a call, and small enough for a cache."""
 
 SIGNALS = 64
+MOST_NUMBERS = 100_000_000
 """Signals that a run draws at a time, unless a step needs more."""
 
 CHECK_EVERY = 1000
@@ -121,8 +122,8 @@ def run_sgd(
 
     Notes
     -----
-    MODEL sections 1 to 3. A run's stream gives the signals of one step or of as many as `SIGNALS`
-    samples cover, then the tokens of those steps in order, and so on.
+    `derive.task` sections 1 to 3. A run's stream gives the signals of one step or of as many as
+    `SIGNALS` samples cover, then the tokens of those steps in order, and so on.
     """
     features = task.prior.features
     state = state.check(attention, features)
@@ -136,6 +137,12 @@ def run_sgd(
         raise InputError("dimension", dimension, f"at least features + heads = {least}")
     batch = whole_number("batch", batch, 1)
     runs = whole_number("runs", runs, 1)
+    if task.tokens * dimension > MOST_NUMBERS:
+        raise InputError("dimension", dimension, f"at most {MOST_NUMBERS:,} / tokens")
+    if batch * features > MOST_NUMBERS:
+        raise InputError("batch", batch, f"at most {MOST_NUMBERS:,} / features")
+    if runs * dimension * attention.heads > MOST_NUMBERS:
+        raise InputError("runs", runs, f"at most {MOST_NUMBERS:,} / (dimension * heads)")
     seed = whole_number("seed", seed, 0)
     target = one_of("target", target, ("token", "location"))
     if progress is not None and not callable(progress):

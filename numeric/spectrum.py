@@ -11,14 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from numeric._generated import ACTIVATIONS
-from numeric.errors import InputError
-from numeric.loss import MOST_POINTS, evaluate
+from numeric.errors import InputError, QuadratureError
+from numeric.loss import MOST_POINTS, evaluate, population_loss
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
 
-# Digits of the gradient that is differenced; relative steps of the five-point formula.
-DIGITS = 11.0
-STEP = 0.005
+# Digits of the gradient that is differenced, by preference; step of the five-point formula in units of
+# the length over which the gradient varies.
+DIGITS = (11.0, 9.0, 7.0, 5.0)
+STEP = 0.01
 SAME = 1e-7
 # Share of an eigenvector in a sector that gives the sector's name.
 DOMINANT = 0.9
@@ -75,8 +76,8 @@ def hessian_spectrum(task: Task, attention: Attention, state: State | None = Non
 
     Notes
     -----
-    arXiv 2603.03993, Lemma III.1; MODEL section 5. With a non-zero mean signal the origin is no
-    saddle: its gradient does not vanish, and the spectrum is that of the expansion there.
+    arXiv 2603.03993, Lemma III.1; `derive.task` section 5. With a non-zero mean signal the origin
+    is no saddle: its gradient does not vanish, and the spectrum is that of the expansion there.
     """
     if state is None:
         return _at_origin(task, attention)
@@ -120,33 +121,46 @@ def _at_origin(task: Task, attention: Attention) -> Spectrum:
 def _at_state(task: Task, attention: Attention, state: State) -> Spectrum:
     rho = _factor(state.r)
     x0 = np.concatenate([state.m, rho], axis=1)
-    scale = STEP * max(1.0, float(np.abs(x0).max(initial=0.0)))
     features = task.prior.features
+    # A gradient varies where the scores change by order one.
+    length = 1 / np.sqrt(1 + float(feature_axes(task)[0].max(initial=0.0)))
+    digits = _affordable_digits(state, task, attention)
 
     def gradient(x: Array) -> Array:
         m, factor = x[:, :features], x[:, features:]
         overlap = factor @ factor.T
         loss = evaluate(
-            State(m, (overlap + overlap.T) / 2, state.b), task, attention, DIGITS, MOST_POINTS
+            State(m, (overlap + overlap.T) / 2, state.b), task, attention, digits, MOST_POINTS
         )
         return np.concatenate([loss.m, 2 * loss.r @ factor], axis=1).ravel()
 
-    hessian, coarse = (_differentiate(gradient, x0, scale * factor) for factor in (1.0, 2.0))
+    hessian, coarse = (_differentiate(gradient, x0, STEP * length * k) for k in (1.0, 2.0))
     values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
+    exact = population_loss(state, task, attention, 10 ** (1 - digits))
+    noise = attention.heads * float(exact.gradient_error) / length
     # Weyl: an eigenvalue moves by at most the norm of the perturbation. The five-point error falls
-    # sixteenfold when its step is halved.
-    uncertainty = np.linalg.norm(hessian - coarse, 2) / 15 + np.linalg.norm(hessian - hessian.T, 2)
-    rows = [
-        (float(value), _label(vector.reshape(x0.shape), task))
-        for value, vector in zip(values, vectors.T, strict=True)
-    ]
+    # sixteenfold when its step is halved; a quarter of the change is a safe estimate.
+    uncertainty = (
+        np.linalg.norm(hessian - coarse, 2) / 4 + np.linalg.norm(hessian - hessian.T, 2) + noise
+    )
+    rows = _sectors(values, vectors, x0.shape, SAME + 2 * float(uncertainty), task)
     errors = [float(uncertainty)] * len(rows)
-    bulk = evaluate(state, task, attention, DIGITS, MOST_POINTS).r
-    bulk_values, bulk_vectors = np.linalg.eigh(2 * bulk)
+    bulk_values, bulk_vectors = np.linalg.eigh(2 * exact.r)
     for value, vector in zip(bulk_values, bulk_vectors.T, strict=True):
         rows.append((float(value), f"{_head_sector(vector[:, None])}, residual"))
-        errors.append(10.0 ** (1 - DIGITS))
+        errors.append(2 * attention.heads * float(exact.gradient_error))
     return _merged(rows, errors)
+
+
+def _affordable_digits(state: State, task: Task, attention: Attention) -> float:
+    """Digits of the gradients that are differenced: the most that can be afforded."""
+    for digits in DIGITS[:-1]:
+        try:
+            evaluate(state, task, attention, digits, MOST_POINTS)
+        except QuadratureError:
+            continue
+        return digits
+    return DIGITS[-1]
 
 
 def _factor(r: Array) -> Array:
@@ -181,16 +195,42 @@ def _head_sector(displacement: Array) -> str:
     return "difference" if share < 1 - DOMINANT else "mixed"
 
 
-def _label(displacement: Array, task: Task) -> str:
+def _sectors(
+    values: Array, vectors: Array, shape: tuple[int, ...], margin: float, task: Task
+) -> list[tuple[float, str]]:
+    """Name the sector of every eigenvector; equal eigenvalues are first split by head symmetry.
+
+    Single eigenvectors of a degenerate eigenvalue are arbitrary, so only what their span shares
+    with a sector is used.
+    """
+    rows = []
+    clusters = np.split(np.arange(len(values)), np.flatnonzero(np.diff(values) > margin) + 1)
+    for cluster in clusters if len(values) else []:
+        span = vectors[:, cluster].reshape(*shape, len(cluster))
+        alike = span.mean(axis=0).reshape(-1, len(cluster))
+        shares, rotation = np.linalg.eigh(shape[0] * alike.T @ alike)
+        span = span @ rotation
+        kinds = [
+            "mean" if x > DOMINANT else "difference" if x < 1 - DOMINANT else "mixed"
+            for x in shares
+        ]
+        for kind in sorted(set(kinds)):
+            mine = [k for k, other in enumerate(kinds) if other == kind]
+            name = f"{kind}, {_feature(span[..., mine], task)}"
+            rows += [(float(values[cluster].mean()), name)] * len(mine)
+    return rows
+
+
+def _feature(span: Array, task: Task) -> str:
+    """Name the feature, or the residual, that a span of displacements (H, F + k, n) lies along."""
     _, axes = feature_axes(task)
     features = len(axes)
-    parts = ((displacement[:, :features] @ axes) ** 2).sum(axis=0)
-    along = np.append(parts, (displacement[:, features:] ** 2).sum())
+    signal = np.einsum("hfn,fg->hgn", span[:, :features], axes)
+    along = np.append((signal**2).sum(axis=(0, 2)), (span[:, features:] ** 2).sum())
     leading = int(np.argmax(along))
-    name = "residual" if leading == features else f"feature {leading + 1}"
     if along[leading] < DOMINANT * along.sum():
-        name = "several features"
-    return f"{_head_sector(displacement)}, {name}"
+        return "several features"
+    return "residual" if leading == features else f"feature {leading + 1}"
 
 
 def _merged(rows: list[tuple[float, str]], errors: list[float]) -> Spectrum:

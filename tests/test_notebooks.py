@@ -26,3 +26,6 @@ def test_stored_without_outputs(path: Path) -> None:
 def test_notebook_runs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(FOLDER)}}).execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and ("_figure(" in cell.source or "plt.plot" in cell.source):
+            assert any("image/png" in output.get("data", {}) for output in cell.outputs)

@@ -125,7 +125,7 @@ def test_latex_states_the_same() -> None:
     assert r"\dot b" not in latex("softmax")
     for name in NAMES:
         assert r"E = 1 - 2A + B" in latex(name)
-        assert r"= p_{h\ell} v_h \left(g_\ell - \bar g_h\right)$$" in latex(name)
+        assert r"= p_{h\ell} v_h \left(\gamma_\ell - \bar\gamma\right)$$" in latex(name)
 
 
 @pytest.mark.parametrize("name", NAMES)

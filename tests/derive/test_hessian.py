@@ -25,7 +25,7 @@ def _eigenvalues(name: str) -> dict[str, Expr]:
 
 
 def _softmax_loss(m: Matrix, r: Matrix, second: Matrix, tokens: int) -> Expr:
-    """MODEL section 5, written out for equal heads and zero mean."""
+    """derive.task section 5, written out for equal heads and zero mean."""
     size, heads = sp.Integer(tokens), m.rows
     mbar = sum((m[h, :] for h in range(heads)), sp.zeros(1, m.cols)) / heads
     own = sum((m[h, :] * second * m[h, :].T)[0] for h in range(heads)) / heads

@@ -98,7 +98,8 @@ def test_examples() -> None:
     assert bayes.attention == Attention("b-softmax", 4)
     assert plain.state == State(bayes.state.m, 0.01 * np.eye(4))
     assert bayes.state.b is not None
-    assert plain.flow == bayes.flow == FlowSettings(0.1, 1000, 150.0, 0.0, 7)
+    assert plain.flow == FlowSettings(0.1, 1000, 100.0, 1.0, 7)
+    assert bayes.flow == FlowSettings(0.1, 1000, 60.0, 1.0, 7)
     assert plain.sgd == bayes.sgd == SGDSettings(500, 1, None, 16, 11)
 
 

@@ -37,7 +37,7 @@ def a_flow(heads: int = 3, features: int = 2) -> Flow:
     passage[:1] = 5.0
     falls = (Excursion(0, 8.0, 0.25),) if features else ()
     r = np.broadcast_to(np.eye(heads), (21, heads, heads))
-    return Flow(tau, 0.8 - tau / 100, m, r, None, passage, falls, 0.0, 0.0, COMPLETED)
+    return Flow(tau, 0.8 - tau / 100, m, r, None, passage, falls, 0.0, 0.0, 0.0, COMPLETED)
 
 
 def some_runs(runs: int, features: int = 2) -> SGDRuns:

@@ -64,7 +64,7 @@ def test_race_rule_integrates_a_winner_density(shift: float, scale: float) -> No
     time = np.linspace(shift - 15 * scale, shift + 45 * scale, 600)
     log_lost = np.maximum(-np.exp(-(time - shift) / scale), -700.0)[None]
     width = np.array([1.28 * scale])
-    u, weights = race_rule(time, log_lost, width, np.array([shift]), 9.0)
+    u, weights = race_rule(time, log_lost, width, 9.0)
     s = (u - shift) / scale
     density = np.exp(-s - np.exp(-s)) / scale
     assert float((density * weights).sum()) == pytest.approx(1.0, abs=1e-8)

@@ -5,18 +5,17 @@ The laws here are general: they need not come from order parameters.
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from numpy.polynomial.hermite_e import hermegauss
 
 from numeric.errors import QuadratureError
+from numeric.pairs import pair_races
 from numeric.race import (
     Law,
     Points,
     marginal_points,
-    pair_races,
     pooled_points,
     race_grid,
     race_of_points,
@@ -114,13 +113,10 @@ def test_values_against_gauss_hermite() -> None:
     )
 
 
-def slope(function: Callable[[float], float], h: float = 0.02) -> float:
-    """Richardson-extrapolated central difference."""
-    steps = [h / 2**k for k in range(3)]
-    slopes = [(function(x) - function(-x)) / (2 * x) for x in steps]
-    for order in (1, 2):
-        slopes = [(4**order * b - a) / (4**order - 1) for a, b in pairwise(slopes)]
-    return slopes[0]
+def slope(function: Callable[[float], float], h: float = 0.01) -> float:
+    """Richardson-extrapolated central difference: truncation far below 1e-9."""
+    coarse, fine = ((function(x) - function(-x)) / (2 * x) for x in (h, h / 2))
+    return (4 * fine - coarse) / 3
 
 
 def moved(which: int, mean: np.ndarray, cov: np.ndarray) -> list[Law]:
@@ -130,7 +126,7 @@ def moved(which: int, mean: np.ndarray, cov: np.ndarray) -> list[Law]:
     return laws
 
 
-@pytest.mark.parametrize("tokens", [2.0, 3.0, 50.0])
+@pytest.mark.parametrize("tokens", [2.0, 50.0])
 @pytest.mark.parametrize("kind", ["single", "pair", "pooled"])
 def test_derivatives_against_finite_differences(kind: str, tokens: float) -> None:
     """In the mean and covariance of the null law and of both components of the relevant one."""
@@ -211,7 +207,7 @@ def test_points_without_spread_are_one_point() -> None:
 
 
 def test_pairs_out_of_reach_are_refused() -> None:
-    cov = 400 * np.array([[1.0, 0.3], [0.3, 1.0]])
+    cov = 1e5 * np.array([[1.0, 0.95], [0.95, 1.0]])
     laws = [Law(1.0, np.zeros(2), cov) for _ in range(2)]
     time = np.zeros((2, 20)), np.zeros((2, 20))
     with pytest.raises(QuadratureError, match="scores") as caught:

@@ -1,0 +1,102 @@
+"""Races of pooled weights: points of a token's law in as many dimensions as it has.
+
+One race is run for all heads, so a token's whole score vector is integrated: by a product rule along the
+principal axes of its law, each axis as fine as it needs, or by randomized quasi-Monte Carlo.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from numeric.quadrature import (
+    Array,
+    Rule,
+    gaussian_rule,
+    standard_normal_nets,
+    stretched_net,
+    symmetric_root,
+)
+from numeric.race import Law, Points, pooled_points, race_grid, single_races
+
+# Points of a product rule that only locates the race, and entries of an array of points times heads.
+MOST_COARSE, MOST_ENTRIES = 4000, 4_000_000
+NETS = 8
+
+
+def pooled_races(
+    null: Law, relevant: list[Law], points: list[Points], time: Rule, tokens: float
+) -> float:
+    one = np.ones(1)
+    return single_races(null, relevant, points[0], points[1:], time, tokens, one, one)
+
+
+def product_rules(
+    null: Law, relevant: list[Law], tokens: float, digits: float, most_points: int
+) -> list[list[Rule]] | None:
+    """A product rule for each law, or None where one has too many points."""
+    rules = [_axis_rules(_principal_axes(law), digits, tokens) for law in (null, *relevant)]
+    most = min(most_points, MOST_ENTRIES // len(null.mean))
+    return rules if max(map(_size, rules)) <= most else None
+
+
+def pooled_time(null: Law, relevant: list[Law], bias: Array, tokens: float, digits: float) -> Rule:
+    null_coarse, *coarse = (
+        _locating_points(law, bias, digits, tokens) for law in (null, *relevant)
+    )
+    mix = [law.weight for law in relevant]
+    return race_grid(null_coarse, list(zip(mix, coarse, strict=True)), tokens, digits)
+
+
+def net_points(
+    null: Law, relevant: list[Law], bias: Array, net_size: int
+) -> Iterator[list[Points]]:
+    """Quasi-Monte Carlo points of all laws, for each of several independent nets."""
+    weights = np.full(net_size, 1 / net_size)
+    laws = (null, *relevant)
+    roots = [symmetric_root(law.cov) for law in laws]
+    for net in standard_normal_nets(len(bias), NETS, net_size):
+        yield [
+            pooled_points(law, bias, net @ root, weights)
+            for law, root in zip(laws, roots, strict=True)
+        ]
+
+
+def _principal_axes(law: Law) -> tuple[Array, Array]:
+    """Standard deviations and unit vectors (columns) of a law's principal axes."""
+    values, vectors = np.linalg.eigh(law.cov)
+    return np.sqrt(np.maximum(values, 0.0)), vectors
+
+
+def _axis_rules(
+    axes: tuple[Array, Array], digits: float, tokens: float, reach: float | None = None
+) -> list[Rule]:
+    """A one-dimensional rule for each axis, as fine as its largest effect on a score demands."""
+    sigma, vectors = axes
+    amplitude = sigma * np.abs(vectors).max(axis=0)
+    # Below this the axis changes the loss by less than the last digit: second order in amplitude.
+    amplitude = np.where(amplitude < 10 ** (-digits / 2 - 1), 0.0, amplitude)
+    return [gaussian_rule(float(a), digits, tokens, reach) for a in amplitude]
+
+
+def _size(rules: list[Rule]) -> int:
+    return int(np.prod([len(z) for z, _ in rules], dtype=float))
+
+
+def _locating_points(law: Law, bias: Array, reach: float, tokens: float) -> Points:
+    """Coarse points with good tails, to find when the race is run."""
+    for digits in (3.0, 2.0, 1.0):
+        rules = _axis_rules(_principal_axes(law), digits, tokens, reach)
+        if _size(rules) <= MOST_COARSE:
+            return product_points(law, bias, rules)
+    z, weights = stretched_net(len(bias))
+    return pooled_points(law, bias, z @ symmetric_root(law.cov), weights)
+
+
+def product_points(law: Law, bias: Array, rules: list[Rule]) -> Points:
+    sigma, vectors = _principal_axes(law)
+    grids = np.meshgrid(*(z for z, _ in rules), indexing="ij")
+    z = np.stack([grid.ravel() for grid in grids], axis=1)
+    weights = np.ones(1)
+    for _, w in rules:
+        weights = np.multiply.outer(weights, w).ravel()
+    return pooled_points(law, bias, (z * sigma) @ vectors.T, weights)
