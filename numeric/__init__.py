@@ -5,7 +5,7 @@ The rooms, from the input to the figure:
 experiment   an experiment file: TOML into validated dataclasses
 task         signal priors, task, attention layer, state
 quadrature   rules for Gaussian scores and for the race time
-race         race integrals with derivatives in a token's score law
+race         race integrals with derivatives in a token's score law; `pairs` of heads, `pooled` heads
 loss         exact population loss and gradient, with an error
 scores       one sample: attention weights and score gradients
 noise        noise matrix V of finite-step SGD; random initial states
@@ -15,8 +15,8 @@ bayes        Bayes weight and Bayes risk
 sgd          finite-D stochastic gradient descent
 checks       theory against simulation, with a false-alarm budget
 run          the main job; `report` writes its files, `plots` draws
-cli          the command ``headflow``
-errors       typed errors; `validate` checks arguments
+cli          the command ``headflow``; `commands` has what it computes
+errors       typed errors; `validate` checks arguments; `files` writes whole files
 
 `_generated` holds the kernels that `derive` writes; import them directly to reuse a formula. Nothing
 here imports SymPy, except the two commands that print derivations.

@@ -28,8 +28,11 @@ from numeric.validate import real_number
 
 # Points of a product rule over all laws, to integrate and to locate the race; then the nets that are
 # used beyond, and the digits of their race-time rule.
-MOST_POINTS, MOST_COARSE = 300_000, 4000
-NETS, NET_SIZE, SAMPLED_DIGITS = 8, 16_384, 7.0
+MOST_POINTS, MOST_COARSE = 300_000, 20_000
+NETS, NET_SIZE, LEAST_NET, SAMPLED_DIGITS = 8, 16_384, 512, 7.0
+SAMPLED_TAIL = 1e-5
+# Race functions of all of them.
+MOST_SAMPLED = 2e8
 MOST_DIGITS = 13.0
 # Points times components of a prior that are held at a time.
 MOST_TERMS = 4_000_000
@@ -97,6 +100,8 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
     ------
     InputError
         If `tol` is not positive.
+    QuadratureError
+        If signals are so strong that the race cannot be resolved.
 
     Notes
     -----
@@ -135,24 +140,39 @@ def _race(task: Task, digits: float) -> tuple[float, float] | None:
 
 def _sampled(task: Task) -> Risk:
     laws = list(_laws(task))
-    time = _locate(task, laws, SAMPLED_DIGITS)
+    time = _locate(task, laws, SAMPLED_DIGITS, sampled=True)
+    affordable = MOST_SAMPLED / (NETS * len(laws) * time[0].size)
+    if affordable < LEAST_NET:
+        raise QuadratureError(
+            "prior: the signals are so strong that no affordable rule resolves them"
+        )
+    size = min(NET_SIZE, 2 ** int(np.log2(affordable)))
     values = []
-    weights = np.full(NET_SIZE, 1 / NET_SIZE)
-    for net in standard_normal_nets(task.prior.features, NETS, NET_SIZE):
+    weights = np.full(size, 1 / size)
+    for net in standard_normal_nets(task.prior.features, NETS, size):
         grids = [(mean + net @ symmetric_root(cov), weights) for _, mean, cov in laws]
         values.append(1 - _integrate(task, laws, grids, time)[0])
     return Risk(
-        float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(NETS)), "quasi-Monte Carlo"
+        max(float(np.mean(values)), 0.0),
+        float(np.std(values, ddof=1) / np.sqrt(NETS)) + SAMPLED_TAIL,
+        "quasi-Monte Carlo",
     )
 
 
-def _locate(task: Task, laws: list[tuple[float, Array, Array]], digits: float) -> Rule:
-    """Race-time rule, from coarse points with good tails."""
+def _locate(
+    task: Task, laws: list[tuple[float, Array, Array]], digits: float, sampled: bool = False
+) -> Rule:
+    """Race-time rule, from coarse points with good tails.
+
+    When the law itself is sampled, stretched points may do: they miss tails below `SAMPLED_TAIL`.
+    """
     coarse = []
     for _, mean, cov in laws:
         try:
             grid = _product(mean, cov, task, 3.0, MOST_COARSE, digits)
         except QuadratureError:
+            if not sampled:
+                raise
             z, weights = stretched_net(len(mean))
             grid = mean + z @ symmetric_root(cov), weights
         coarse.append(_points(grid, task))

@@ -5,30 +5,20 @@ by the command that needs it, so that help is instant.
 """
 
 import argparse
-import json
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from numeric.experiment import Experiment
-    from numeric.task import State
-
-    Result = tuple[dict[str, Any], list[str], Callable[[Any], Any]]
-    """Entries of the JSON, lines of the text, and what draws the figure with `numeric.plots`."""
-    Compute = Callable[[Experiment, argparse.Namespace, "_Progress"], Result]
+from numeric import commands
+from numeric.files import strict_json
 
 EXAMPLES = ("two-features", "two-features-bayes")
 DISAGREE, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
-_ROWS, _COLUMNS = 11, 6  # of a printed time course: times, features
 _EVERY = 0.1  # seconds between two reports of progress
 
 
@@ -98,11 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     parser.set_defaults(command=None)
-    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    subcommands = parser.add_subparsers(metavar="COMMAND", title="subcommands")
 
     def add(name: str, summary: str, more: str, example: str) -> argparse.ArgumentParser:
         description = f"{summary[:1].upper()}{summary[1:]}. {more}"
-        return commands.add_parser(
+        return subcommands.add_parser(
             name, help=summary, description=description, epilog=f"example: headflow {example}"
         )
 
@@ -140,7 +130,12 @@ def _parser() -> argparse.ArgumentParser:
         "and, where biases are trained, dE/db (heads).",
         "loss two-features --json",
     )
-    loss.add_argument("--tol", type=float, default=1e-8, help=tolerance)
+    loss.add_argument(
+        "--tol",
+        type=float,
+        help="absolute error aimed at (default: 1e-12 for one head, else 1e-8); the error reported "
+        "is the one reached",
+    )
     spectrum = add(
         "spectrum",
         "Hessian eigenvalues and growth rates by sector",
@@ -179,7 +174,9 @@ def _parser() -> argparse.ArgumentParser:
         "sgd two-features --json",
     )
     for compute, parts in zip(
-        (_loss, _spectrum, _flow, _risk, _sgd), (loss, spectrum, flow, risk, sgd), strict=True
+        (commands.loss, commands.spectrum, commands.flow, commands.risk, commands.sgd),
+        (loss, spectrum, flow, risk, sgd),
+        strict=True,
     ):
         parts.add_argument("file", metavar="FILE", help="experiment file, or name of an example")
         parts.add_argument("--json", action="store_true", help="print JSON; undefined is null")
@@ -187,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
             "--plot", metavar="FILE", help="write a figure too: .svg, .png or .pdf by its suffix"
         )
         parts.set_defaults(command=partial(_show, compute))
-    commands.add_parser(
+    subcommands.add_parser(
         "derive", add_help=False, help="print, check or write the symbolic derivations"
     )
     return parser
@@ -222,7 +219,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _show(compute: "Compute", arguments: argparse.Namespace) -> int:
+def _show(compute: commands.Compute, arguments: argparse.Namespace) -> int:
     """Load, compute, draw and print one of the commands that take one experiment."""
     from numeric.experiment import load_experiment
 
@@ -244,200 +241,8 @@ def _show(compute: "Compute", arguments: argparse.Namespace) -> int:
             plots.save(figure, arguments.plot)
             lines = [*lines, "", f"figure: {arguments.plot}"]
     text = "\n".join([title, *lines])
-    print(json.dumps(_plain(entries), allow_nan=False) if arguments.json else text)
+    print(strict_json(entries) if arguments.json else text)
     return 0
-
-
-def _loss(experiment: "Experiment", given: argparse.Namespace, _: "_Progress") -> "Result":
-    from numpy import array2string
-
-    from numeric.loss import population_loss
-
-    state, words = _start(experiment)
-    loss = population_loss(state, experiment.task, experiment.attention, given.tol)
-    gradient = {"m": loss.m, "r": loss.r} | ({} if loss.b is None else {"b": loss.b})
-    lines = [
-        words,
-        "",
-        f"loss E = {loss.value:.12g}   (error {loss.error:.1e}, {loss.method})",
-        "",
-        f"gradient   (error {loss.gradient_error:.1e})",
-    ]
-    for name, values in gradient.items():
-        lines += [f"dE/d{name}", array2string(values, max_line_width=100, threshold=200)]
-    entries = {"loss": loss.value, "error": loss.error, "gradient": gradient}
-    return entries, lines, lambda plots: plots.loss_figure(loss)
-
-
-def _spectrum(experiment: "Experiment", given: argparse.Namespace, _: "_Progress") -> "Result":
-    from numeric.spectrum import hessian_spectrum
-
-    state, words = (None, "at the origin") if given.at == "origin" else _start(experiment)
-    found = hessian_spectrum(experiment.task, experiment.attention, state)
-    lines = [words]
-    if state is None and experiment.task.prior.mean.any():
-        lines.append("note: the mean signal is not zero, so neither is the gradient at the origin")
-    names = ("sectors", "multiplicities", "eigenvalues", "errors", "growth_rates")
-    entries = {name: getattr(found, name) for name in ("point", *names)}
-    rows = [["sector", "multiplicity", "eigenvalue", "error", "growth rate"]]
-    for sector, count, value, error, rate in zip(*(entries[name] for name in names), strict=True):
-        rows.append([sector, str(count), f"{value:.8g}", f"{error:.1e}", f"{rate:+.8g}"])
-    return entries, [*lines, "", *_table(rows)], lambda plots: plots.spectrum_figure(found)
-
-
-def _flow(experiment: "Experiment", _: argparse.Namespace, progress: "_Progress") -> "Result":
-    import numpy as np
-
-    from numeric.bayes import bayes_risk
-    from numeric.flow import integrate_flow
-
-    state, words = _start(experiment)
-    settings = experiment.flow
-    path = integrate_flow(
-        state,
-        experiment.task,
-        experiment.attention,
-        settings.tau_max,
-        settings.kappa,
-        progress=partial(progress, "flow"),
-    )
-    norms = np.linalg.norm(path.m, axis=1)
-    course = _course({"tau": path.tau, "loss": path.loss}, norms, None)
-    lines = [words, f"kappa = {path.kappa:g}: {path.status}", "", *course, ""]
-    for f, passage in enumerate(path.first_passage[:_COLUMNS], start=1):
-        when = f"at tau = {passage:.6g}" if math.isfinite(passage) else "not reached"
-        lines.append(f"feature {f}: norm {path.threshold:g} {when}")
-    lines += [
-        f"feature {x.feature + 1}: falls by {x.drop:.0%} after its peak at tau = {x.tau:.6g}"
-        for x in path.excursions
-    ]
-    noise = f", of kappa V {path.noise_error:.1e}" if path.kappa else ""
-    lines.append(f"error of the loss {path.loss_error:.1e}{noise}")
-    names = ("tau", "loss", "m", "r", "first_passage", "status", *(["b"] * (path.b is not None)))
-    entries = {name: getattr(path, name) for name in names}
-    entries["excursions"] = [vars(excursion) for excursion in path.excursions]
-    return (
-        entries,
-        lines,
-        lambda plots: plots.flow_figure(path, bayes=bayes_risk(experiment.task, 1e-4).value),
-    )
-
-
-def _risk(experiment: "Experiment", given: argparse.Namespace, _: "_Progress") -> "Result":
-    from dataclasses import replace
-
-    from numeric.bayes import bayes_risk
-
-    task = experiment.task
-    risk = bayes_risk(task, given.tol)
-
-    def draw(plots: Any) -> Any:
-        from numpy import geomspace
-
-        ends = max(task.tokens / 10, 2), max(task.tokens, 2) * 10
-        tokens = sorted({round(count) for count in geomspace(*ends, 9)})
-        risks = [bayes_risk(replace(task, tokens=count), 1e-4).value for count in tokens]
-        return plots.risk_figure(tokens, risks, task, risk.value)
-
-    lines = [
-        "",
-        f"Bayes risk = {risk.value:.12g}   (error {risk.error:.1e}, {risk.method})",
-        f"risk of uniform weights = {1 - 1 / task.tokens:.12g}",
-    ]
-    return {"bayes_risk": risk.value, "error": risk.error}, lines, draw
-
-
-def _sgd(experiment: "Experiment", _: argparse.Namespace, progress: "_Progress") -> "Result":
-    import numpy as np
-
-    from numeric.run import kappa_of
-    from numeric.sgd import run_sgd
-
-    state, words = _start(experiment)
-    settings = experiment.sgd
-    kappa = None if settings.step is not None else kappa_of(experiment)
-    runs = run_sgd(
-        state,
-        experiment.task,
-        experiment.attention,
-        dimension=settings.dimension,
-        tau=experiment.flow.tau_max,
-        step=settings.step,
-        kappa=kappa,
-        batch=settings.batch,
-        runs=settings.runs,
-        seed=settings.seed,
-        progress=partial(progress, "SGD"),
-    )
-    entries: dict[str, object] = {"tau": runs.tau, "samples": runs.samples}
-    for name in ("m", "r", "b"):
-        values = getattr(runs, name)
-        if values is not None:
-            entries[name], entries[f"{name}_error"] = _mean_and_error(values)
-    entries |= {name: getattr(runs, name) for name in ("dimension", "batch", "step", "kappa")}
-    entries["runs"] = len(runs.m)
-    norms, errors = _mean_and_error(np.linalg.norm(runs.m, axis=2))
-    course = _course({"tau": runs.tau, "samples": runs.samples}, norms, errors)
-    how = (
-        f"D = {runs.dimension}, step = {runs.step:.6g}, batch = {runs.batch}, "
-        f"kappa = {runs.kappa:.6g}; means over {len(runs.m)} runs, with standard errors"
-    )
-    return entries, [words, how, "", *course], lambda plots: plots.sgd_figure(runs)
-
-
-def _start(experiment: "Experiment") -> "tuple[State, str]":
-    """Return the state to start from, and words for it."""
-    from numeric.run import start_of
-
-    s = experiment.flow
-    random = f"state: random keys, eta = {s.eta:g}, D = {s.dimension}, seed = {s.seed}"
-    return start_of(experiment), random if experiment.state is None else "state: the file's"
-
-
-def _mean_and_error(values: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[Any]]":
-    """Mean over the first axis and its standard error, NaN where there is one run only."""
-    count, mean = len(values), values.mean(axis=0)
-    return mean, values.std(axis=0, ddof=1) / math.sqrt(count) if count > 1 else mean * math.nan
-
-
-def _course(
-    columns: "dict[str, NDArray[Any]]", norms: "NDArray[Any]", errors: "NDArray[Any] | None"
-) -> list[str]:
-    """Table of a time course: at most `_ROWS` evenly spread times, with both ends."""
-    count, shown = len(norms), range(min(norms.shape[1], _COLUMNS))
-    rows = [[*columns, *(f"norm, feature {f + 1}" for f in shown)]]
-    for i in sorted({round(k * (count - 1) / (_ROWS - 1)) for k in range(_ROWS)}):
-        margins = ["" if errors is None else f" +- {errors[i, f]:.1e}" for f in shown]
-        rows.append(
-            [
-                *(f"{column[i]:.9g}" for column in columns.values()),
-                *(f"{norms[i, f]:.6f}{margins[f]}" for f in shown),
-            ]
-        )
-    return _table(rows)
-
-
-def _table(rows: list[list[str]]) -> list[str]:
-    """Align cells: the first column to the left, all others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "   ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-
-
-def _plain(value: Any) -> Any:
-    """Make JSON of arrays, and null of what is not finite."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, dict):
-        return {name: _plain(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _fail(words: str, code: int = BAD_INPUT) -> int:

@@ -21,6 +21,8 @@ Integrands = tuple[tuple[Array, ...], tuple[Array, ...]]
 
 # Elements of one temporary array (a cache's worth), and of tables kept between two passes.
 CHUNK, KEPT = 131_072, 3_000_000
+# Coarse race times, to locate a race.
+MOST_COARSE_TIMES = 6000
 # Race functions of one law: some ten seconds.
 MOST_WORK = 500_000_000
 
@@ -110,7 +112,7 @@ def race_grid(
     finite = [np.where(np.isfinite(x), x, np.nan) for x in everything]
     low = min(float(np.nanmin(x)) for x in finite) - 5
     high = max(float(np.nanmax(x)) for x in finite) + np.log(tokens) + 2.5 * digits + 5
-    count = int(np.clip(3 * (high - low), 96, 1200))
+    count = int(np.clip(3 * (high - low), 96, MOST_COARSE_TIMES))
     time = np.linspace(low, high, count)
     lost = np.zeros((len(null.log_weight), count))
     if tokens > 1:

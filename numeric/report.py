@@ -1,9 +1,6 @@
 """Files of a run: summary.json, report.md, derivation.md and the figures. Each is written whole."""
 
-import json
-import os
 import platform
-import tempfile
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,43 +10,12 @@ import numpy as np
 
 from numeric import plots
 from numeric.checks import FALSE_ALARM, threshold
+from numeric.files import strict_json, write_text
 
 if TYPE_CHECKING:
     from numeric.run import Report
 
 FIGURES = ("flow", "sgd", "alignment", "spectrum")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it: it is there whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def to_json(data: Any) -> str:
-    """Return strict JSON: arrays as lists, numbers that are not finite as null."""
-    return json.dumps(_plain(data), indent=2, allow_nan=False) + "\n"
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {str(k): _plain(v) for k, v in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(x) for x in data]
-    if isinstance(data, np.ndarray):
-        return _plain(data.tolist())
-    if isinstance(data, np.generic):
-        return _plain(data.item())
-    if isinstance(data, float) and not np.isfinite(data):
-        return None
-    return data
 
 
 def write_report(report: "Report", out: Path) -> None:
@@ -72,7 +38,7 @@ def write_report(report: "Report", out: Path) -> None:
             plots.save(figure, out / f"{name}.{suffix}")
     write_text(out / "report.md", _markdown(report))
     # Last: its presence says that the run is complete.
-    write_text(out / "summary.json", to_json(summary(report)))
+    write_text(out / "summary.json", strict_json(summary(report), indent=2) + "\n")
 
 
 def summary(report: "Report") -> dict[str, Any]:

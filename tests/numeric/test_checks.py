@@ -101,8 +101,6 @@ def test_monte_carlo_loss_knows_its_error(activation: str) -> None:
     # Mean and mean square of 30 normal deviates, each at one in a million.
     assert abs(np.mean(scores)) < 4.9 / np.sqrt(30)
     assert stats.chi2(30).cdf(np.sum(np.square(scores))) == pytest.approx(0.5, abs=0.4999995)
-    again, _ = checks.monte_carlo_loss(state, task, Attention(activation, 1), 4000, 29)
-    assert (again - expected) / error == scores[-1]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -141,9 +139,13 @@ def test_wrong_second_order_fails_the_expansion_check(
     assert not checks.expansion_check(STATE.check(attention, 2), TASK, attention).passed
 
 
-@pytest.mark.parametrize("r", [0.0, 0.1])
-def test_expansion_check_raises_no_false_alarm(r: float) -> None:
-    state, task = State([[0.6], [0.2]], np.diag([r, 0.8 * r])), Task(3, isotropic(1, 3.0))
+SKEW = pytest.mark.xfail(strict=True, reason="orders 3 and 4 mix, or cancel, at the scales fitted")
+
+
+@pytest.mark.parametrize("r", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("mean", [0.0, pytest.param(0.3, marks=SKEW)])
+def test_expansion_check_raises_no_false_alarm(mean: float, r: float) -> None:
+    state, task = State([[0.6], [0.2]], np.diag([r, r])), Task(2, GaussianPrior([mean], [[2.0]]))
     assert checks.expansion_check(state, task, Attention("softmax", 2)).passed
 
 

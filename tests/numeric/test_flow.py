@@ -1,5 +1,6 @@
 """The order-parameter flow against the loss it descends, rates written by hand, and other solvers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -10,21 +11,12 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
 
-from numeric import flow as room
+from numeric import Attention, DiscretePrior, GaussianPrior, State, Task, flipped_spike, isotropic
 from numeric.errors import FlowError, InputError
 from numeric.flow import COMPLETED, METHODS, ON_SADDLE, Flow, excursions, integrate_flow
 from numeric.loss import evaluate, population_loss
 from numeric.noise import noise_matrix
-from numeric.task import (
-    Attention,
-    DiscretePrior,
-    GaussianPrior,
-    Prior,
-    State,
-    Task,
-    flipped_spike,
-    isotropic,
-)
+from numeric.task import Prior
 
 ACTIVATIONS = ("softmax", "b-softmax")
 TASK = Task(5, GaussianPrior([0.0, 0.0], [[4.0, 0.0], [0.0, 2.0]]))
@@ -38,6 +30,15 @@ def start(activation: str, r: np.ndarray | None = None) -> State:
 
 def solve(activation: str, tau: ArrayLike, kappa: float = 0.0, **settings: Any) -> Flow:
     return integrate_flow(start(activation), TASK, Attention(activation, 2), tau, kappa, **settings)
+
+
+def patience(most: int) -> Callable[[float], None]:
+    calls = count()
+
+    def progress(_: float) -> None:
+        assert next(calls) < most, "far more derivatives than a flow needs, about 100 to 500"
+
+    return progress
 
 
 def central(function, x: np.ndarray, h: float = 0.02) -> np.ndarray:
@@ -74,7 +75,7 @@ def test_solution_obeys_the_equations(activation: str, kappa: float) -> None:
     noise = noise_matrix(State(m, r, b), task, attention)[0]
     expected = -2 * (slope @ r + r @ slope) + kappa * noise
     assert rate["r"] == pytest.approx(expected, abs=1e-6)
-    if activation == "b-softmax":
+    if path.b is not None:
         in_b = central(lambda x: value(m, r, x), b)
         rate_b = np.tensordot([0, 1, -8, 0, 8, -1], path.b, 1) / (12 * h)
         assert rate_b == pytest.approx(-in_b, abs=1e-6)
@@ -92,12 +93,9 @@ def test_overlap_stays_positive_semidefinite(activation: str, kappa: float, r: n
     assert lowest.min() > -1e-14
     assert np.abs(path.r - path.r.transpose(0, 2, 1)).max() == 0
     assert path.states.batch_shape == (11,)
-    if kappa:
-        # Noise acts in all directions of the heads.
-        assert lowest[-1] > 1e-3
-        assert path.noise_error > 0
-    else:
-        # A factor flows: the rank stays.
+    if kappa:  # Noise acts in all directions of the heads.
+        assert min(lowest[-1], 100 * path.noise_error) > 1e-3
+    else:  # A factor flows: the rank stays.
         ranks = np.linalg.matrix_rank(path.r, tol=1e-9, hermitian=True)
         assert (ranks == np.linalg.matrix_rank(r)).all()
         assert path.noise_error == 0
@@ -154,13 +152,10 @@ def test_first_passage_is_where_a_dense_solution_crosses() -> None:
 
 def test_first_passage_at_the_edges() -> None:
     """Beyond the threshold at the start; never within the horizon."""
-    state = State([[1.2, 0.1], [0.0, 0.1]], np.zeros((2, 2)))
-    path = integrate_flow(state, TASK, Attention("softmax", 2), [3.0, 3.5, 4.0])
-    assert path.first_passage[0] == 3.0
-    assert np.isnan(path.first_passage[1])
-    lower = integrate_flow(state, TASK, Attention("softmax", 2), [3.0, 4.0], threshold=0.05)
-    assert (lower.first_passage == 3.0).all()
-    assert lower.threshold == 0.05
+    state, attention = State([[1.2, 0.1], [0.0, 0.1]], np.zeros((2, 2))), Attention("softmax", 2)
+    for threshold, passages in ((1.0, [3.0, np.nan]), (0.05, [3.0, 3.0])):
+        path = integrate_flow(state, TASK, attention, [3.0, 4.0], threshold=threshold)
+        np.testing.assert_array_equal(path.first_passage, passages)
 
 
 def test_excursions_of_given_norms() -> None:
@@ -175,32 +170,38 @@ def test_excursions_of_given_norms() -> None:
     found = excursions(np.arange(6.0), m, np.array([1.0, 0.0, np.nan, 2.0, 0.0]))
     assert [(x.feature, x.tau) for x in found] == [(0, 2.0), (4, 0.0)]
     assert [x.drop for x in found] == pytest.approx([0.25, 0.6], abs=1e-12)
-    assert excursions(np.arange(6.0), m, np.full(5, np.nan)) == ()
 
 
-SADDLES = [
-    flipped_spike([[1.5]]),
-    isotropic(2, 4.0),
-    flipped_spike([[1.5, 0.0], [0.3, 1.0]]),
-]
+TWO_SPIKES = flipped_spike([[1.5, 0.0], [0.3, 1.0]])
 
 
-@pytest.mark.parametrize("prior", SADDLES)
+@pytest.mark.parametrize("prior", [flipped_spike([[1.5]]), isotropic(2, 4.0), TWO_SPIKES])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_exactly_on_a_saddle(activation: str, prior: Prior) -> None:
     """Theta and -theta, m = 0: no direction is preferred, and none is invented."""
-    calls = count()
-
-    def patience(_: float) -> None:
-        assert next(calls) < 300, "far more derivatives than the hundred or so that are needed"
-
     state = State(np.zeros((2, prior.features)), [[0.5, 0.1], [0.1, 0.3]])
-    attention = Attention(activation, 2)
-    path = integrate_flow(state, Task(5, prior), attention, [0.0, 10.0], progress=patience)
+    attention, limit = Attention(activation, 2), patience(300)
+    path = integrate_flow(state, Task(5, prior), attention, [0.0, 10.0], progress=limit)
     assert path.status == ON_SADDLE
     assert np.abs(path.m).max() < 1e-10
     assert np.isnan(path.first_passage).all()
     assert path.r[-1].trace() < path.r[0].trace()
+
+
+@pytest.mark.xfail(strict=True, reason="rounding errors of 5e-18 grow, and a feature is learned")
+def test_no_direction_is_invented_on_a_saddle() -> None:
+    state = State(np.zeros((2, 2)), [[0.5, 0.1], [0.1, 0.3]])
+    path = integrate_flow(state, Task(5, TWO_SPIKES), Attention("b-softmax", 2), [0.0, 400.0])
+    assert path.status == ON_SADDLE
+    assert np.abs(path.m).max() < 1e-6
+
+
+@pytest.mark.xfail(strict=True, reason="an atol of 1e-6 m makes the solver follow rounding errors")
+def test_next_to_a_saddle() -> None:
+    """Whatever it says of the direction, it comes to an end."""
+    state = State([[1e-14, 0.0], [-1e-14, 0.0]], [[0.5, 0.1], [0.1, 0.3]])
+    attention, limit = Attention("softmax", 2), patience(600)
+    integrate_flow(state, Task(5, TWO_SPIKES), attention, [0.0, 100.0], progress=limit)
 
 
 def escape_error(activation: str, digits: float, rtol: float) -> float:
@@ -253,7 +254,7 @@ def test_derivative_that_turns_nan(method: str, monkeypatch: pytest.MonkeyPatch)
             loss = evaluate(*arguments)
             return replace(loss, **{where: np.full(2, np.nan)}) if next(calls) > 12 else loss
 
-        monkeypatch.setattr(room, "evaluate", broken)
+        monkeypatch.setattr("numeric.flow.evaluate", broken)
         with pytest.raises(FlowError, match=r"^flow: derivative at tau = .* not finite$"):
             solve("b-softmax", [0.0, 50.0], method=method)
         assert next(calls) == 14
@@ -261,48 +262,39 @@ def test_derivative_that_turns_nan(method: str, monkeypatch: pytest.MonkeyPatch)
 
 BAD_TIMES = [0.0, np.nan, [0.0, 1.0, 1.0], [1.0, 0.0], [0.0], [0.0, np.nan], [[0.0, 1.0]]]
 BAD = [("kappa", -0.1), ("kappa", np.nan), ("method", "Euler"), ("threshold", 0.0)]
-UNCHECKED = [("digits", np.nan), ("rtol", -1.0), ("tau", "soon")]
+BAD += [("digits", np.nan), ("rtol", -1.0), ("tau", "soon"), *(("tau", x) for x in BAD_TIMES)]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [*BAD, *(("tau", x) for x in BAD_TIMES), *UNCHECKED],
-)
+@pytest.mark.parametrize(("name", "value"), BAD)
 def test_bad_settings_are_refused(name: str, value: object) -> None:
     with pytest.raises(InputError, match=rf"^{name}: .*$"):
         solve("softmax", **{"tau": 1.0, name: value})
 
 
-def test_bad_states_are_refused() -> None:
-    batch = State(np.zeros((3, 2, 2)), np.zeros((3, 2, 2)))
-    larger = State(np.zeros((3, 2)), np.zeros((3, 3)))
-    for name, state in (("state", batch), ("m", larger), ("b", start("b-softmax"))):
-        with pytest.raises(InputError, match=rf"^{name}: .*$"):
-            integrate_flow(state, TASK, Attention("softmax", 2), 1.0)
+BATCH = State(np.zeros((3, 2, 2)), np.zeros((3, 2, 2)))
+LARGER = State(np.zeros((3, 2)), np.zeros((3, 3)))
 
 
-@pytest.mark.parametrize("kappa", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("name", "state"), [("state", BATCH), ("m", LARGER), ("b", start("b-softmax"))]
+)
+def test_bad_states_are_refused(name: str, state: State) -> None:
+    with pytest.raises(InputError, match=rf"^{name}: .*$"):
+        integrate_flow(state, TASK, Attention("softmax", 2), 1.0)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_smallest_sizes(activation: str, kappa: float) -> None:
-    """One head, one token: the loss is zero and nothing moves."""
+def test_one_token_and_no_features(activation: str) -> None:
+    """L = 1: nothing moves. F = 0: the residual overlap's mean over heads shrinks, the loss too."""
     state, task = State([[0.4]], [[0.3]]), Task(1, isotropic(1, 2.0))
-    path = integrate_flow(state, task, Attention(activation, 1), [0.0, 3.0], kappa)
-    assert path.m[-1] == pytest.approx(state.m, abs=1e-12)
-    assert path.r[-1] == pytest.approx(state.r, abs=1e-12)
-    assert np.abs(path.loss).max() < 1e-12
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_no_features(activation: str) -> None:
-    """Only the residual overlap flows: its mean over heads shrinks, the loss too."""
+    for kappa in (0.0, 1.0):
+        path = integrate_flow(state, task, Attention(activation, 1), [0.0, 3.0], kappa)
+        assert path.m[-1] == pytest.approx(state.m, abs=1e-12)
+        assert path.r[-1] == pytest.approx(state.r, abs=1e-12)
+        assert np.abs(path.loss).max() < 1e-12
     state, task = State(np.zeros((2, 0)), 0.3 * np.eye(2)), Task(3, isotropic(0, 1.0))
     path = integrate_flow(state, task, Attention(activation, 2), [0.0, 1.0, 3.0])
-    assert path.m.shape == (3, 2, 0)
-    assert path.first_passage.shape == (0,)
+    assert (path.m.shape, path.first_passage.shape) == ((3, 2, 0), (0,))
     assert (np.diff(path.r.sum(axis=(1, 2))) < -0.01).all()
     assert (np.diff(path.loss) < 0).all()
-
-
-def test_no_features_is_no_saddle() -> None:
-    state, task = State(np.zeros((2, 0)), 0.3 * np.eye(2)), Task(3, isotropic(0, 1.0))
-    assert integrate_flow(state, task, Attention("softmax", 2), 1.0).status == COMPLETED
+    assert path.status == COMPLETED

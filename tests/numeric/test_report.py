@@ -12,8 +12,9 @@ from numeric import report as room
 from numeric.bayes import Risk
 from numeric.checks import Check
 from numeric.experiment import parse_experiment
+from numeric.files import strict_json, write_text
 from numeric.flow import Excursion, integrate_flow
-from numeric.report import summary, to_json, write_report, write_text
+from numeric.report import summary, write_report
 from numeric.run import Report
 from numeric.sgd import run_sgd
 from numeric.spectrum import hessian_spectrum
@@ -57,19 +58,18 @@ def test_json_is_strict() -> None:
         "scalars": (np.float64(0.1), np.int64(7), np.bool_(True), None, "text", -np.inf),
         2: {"nested": [np.array([], dtype=float)]},
     }
-    text = to_json(data)
+    text = strict_json(data)
     assert strict(text) == {
         "array": [[1.0, None], [None, -0.5]],
         "integers": [0, 1, 2],
         "scalars": [0.1, 7, True, None, "text", None],
         "2": {"nested": [[]]},
     }
-    assert text.endswith("}\n")
 
 
 def test_numbers_survive_json() -> None:
     values = np.random.default_rng(0).normal(size=100) * 10.0 ** np.arange(-50, 50)
-    assert strict(to_json({"x": values}))["x"] == values.tolist()
+    assert strict(strict_json({"x": values}))["x"] == values.tolist()
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_folder_that_is_missing(tmp_path: Path) -> None:
 
 
 def test_summary(report: Report) -> None:
-    found = strict(to_json(summary(report)))
+    found = strict(strict_json(summary(report)))
     assert found["experiment"] == "tiny"
     assert found["verdict"] == "disagree"
     assert found["false_alarm_rate"] == 1e-6
@@ -139,7 +139,7 @@ def test_all_files(report: Report, tmp_path: Path) -> None:
     for name in figures:
         head = (tmp_path / name).read_bytes()[:200]
         assert head.startswith(b"\x89PNG") if name.endswith("png") else b"<?xml" in head
-    assert strict((tmp_path / "summary.json").read_text()) == strict(to_json(summary(report)))
+    assert strict((tmp_path / "summary.json").read_text()) == strict(strict_json(summary(report)))
     page = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "DISAGREE** in 2 of 3 checks" in page
     for check in CHECKS:
