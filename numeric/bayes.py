@@ -28,7 +28,7 @@ from numeric.validate import real_number
 
 # Points of a product rule over all laws, to integrate and to locate the race; then the nets that are
 # used beyond, and the digits of their race-time rule.
-MOST_POINTS, MOST_COARSE = 300_000, 20_000
+MOST_POINTS, MOST_COARSE = 1_000_000, 20_000
 NETS, NET_SIZE, LEAST_NET, SAMPLED_DIGITS = 8, 16_384, 512, 7.0
 SAMPLED_TAIL = 1e-5
 # Race functions of all of them.

@@ -161,27 +161,36 @@ def origin_loss(state: State, task: Task, attention: Attention) -> float:
 
 
 def expansion_check(state: State, task: Task, attention: Attention) -> Check:
-    """Order of the remainder of the origin expansion: 4 for a symmetric prior, else 3."""
+    """What the origin expansion misses at second order, relative to its second-order term.
+
+    Along the state times s, exact minus expanded loss is a power series in s; its coefficient of s^2 is
+    solved for from four small scales and must vanish (for a symmetric prior odd powers do, too).
+    """
+    state = state.check(attention, task.prior.features)
+    symmetric = _is_symmetric(task)
     size = max(float(np.abs(state.m).max(initial=0.0)), float(np.sqrt(np.abs(state.r).max())))
-    # Scores of deviations 0.1, 0.05, 0.025; smaller where orders three and four mix.
-    expected = 4.0 if _is_symmetric(task) else 3.0
     spread = np.sqrt(1 + float(feature_axes(task)[0].max(initial=0.0)))
-    scales = np.array([0.1, 0.05, 0.025]) / ((1 if expected == 4 else 8) * max(size, 1e-3) * spread)
-    remainders = []
-    for scale in scales:
-        small = State(scale * state.m, scale**2 * state.r, state.b)
-        exact = evaluate(small, task, attention, 12.0, MOST_POINTS)
-        remainders.append(abs(float(exact.value) - origin_loss(small, task, attention)))
-    if max(remainders) < 1e-11:
-        return within("origin expansion: remainder", max(remainders), 0.0, 1e-11)
-    order = float(np.polyfit(np.log(scales), np.log(np.maximum(remainders, 1e-300)), 1)[0])
-    return Check(
-        "origin expansion: order of its remainder",
-        order,
-        expected,
-        0.1,
-        None,
-        order >= expected - 0.1,
+    # Scores of deviation 0.1 at most, less where odd powers mix in.
+    unit = (0.1 if symmetric else 0.025) / (max(size, 1e-3) * spread)
+    powers = np.array([2, 4, 6, 8] if symmetric else [2, 3, 4, 5])
+    scales = np.array([1.0, 0.75, 0.5, 0.35])
+
+    def at(scale: float) -> State:
+        return State(scale * unit * state.m, (scale * unit) ** 2 * state.r, state.b)
+
+    missed = [
+        float(evaluate(at(s), task, attention, 13.0, MOST_POINTS).value)
+        - origin_loss(at(s), task, attention)
+        for s in scales
+    ]
+    coefficient = float(np.linalg.solve(scales[:, None] ** powers, missed)[0])
+    second = origin_loss(at(1.0), task, attention) + origin_loss(at(-1.0), task, attention)
+    second = abs(second / 2 - origin_loss(at(0.0), task, attention))
+    return within(
+        "origin expansion: what it misses at second order, relatively",
+        coefficient / max(second, 1e-9),
+        0.0,
+        1e-5,
     )
 
 

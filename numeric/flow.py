@@ -171,9 +171,9 @@ def integrate_flow(
 
     start = pack.initial(state)
     drift = np.abs(velocity(times[0], start)[: state.m.size])
-    stationary = state.m.size > 0 and bool(drift.max() <= 1e-15)
     # With m = 0 and no mean signal dE/dm vanishes for ever; rounding must not choose a direction.
-    frozen = stationary and not state.m.any()
+    frozen = state.m.size > 0 and not state.m.any() and bool(drift.max() <= 1e-15)
+    stationary = frozen or (state.m.size > 0 and not drift.any())
     events = [pack.passage(f, threshold) for f in range(task.prior.features)]
     largest = float(np.abs(state.m).max(initial=0.0))
     scale = float(np.clip(largest, 1e-15, 1.0)) if largest else 1.0
