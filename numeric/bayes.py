@@ -34,6 +34,8 @@ SAMPLED_TAIL = 1e-5
 # Race functions of all of them.
 MOST_SAMPLED = 2e8
 MOST_DIGITS = 13.0
+# The log weight is quadratic in the signal; beyond this it is certainly out of reach.
+LARGEST_SIGNAL = 1e5
 # Points times components of a prior that are held at a time.
 MOST_TERMS = 4_000_000
 
@@ -111,6 +113,12 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
     tol = real_number("tol", tol, positive=True)
     if task.tokens == 1:
         return Risk(0.0, 0.0, "exact")
+    _, means, covariances = task.prior.components()
+    size = max(np.abs(means).max(initial=0.0), np.sqrt(np.abs(covariances).max(initial=0.0)))
+    if size > LARGEST_SIGNAL:
+        raise QuadratureError(
+            f"prior: found signals of size {size:.3g}, expected at most {LARGEST_SIGNAL:g}"
+        )
     digits = float(np.clip(1 - np.log10(tol), 5.0, MOST_DIGITS - 2))
     steps = [_race(task, digits - 3), _race(task, digits - 1.5), _race(task, digits)]
     while True:

@@ -123,6 +123,10 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
         except QuadratureError:
             # Out of reach: the error of what could be afforded is reported.
             break
+    if not np.isfinite([float(steps[-1].value), error]).all():
+        raise QuadratureError(
+            "scores: the loss is not finite; the score deviations are out of reach"
+        )
     return replace(steps[-1], error=error, gradient_error=gradient_error)
 
 

@@ -277,9 +277,10 @@ def test_out_of_reach_is_said_soon(prior: Prior, monkeypatch: pytest.MonkeyPatch
         assert abs(risk.value - value) < risk.error + 5.5 * spread
 
 
-def test_a_signal_out_of_reach_is_refused() -> None:
+@pytest.mark.parametrize("variance", [2500.0, 1e300])
+def test_a_signal_out_of_reach_is_refused(variance: float) -> None:
     with pytest.raises(QuadratureError) as caught:
-        bayes_risk(Task(5, isotropic(1, 2500.0)), 1e-6)
+        bayes_risk(Task(5, isotropic(1, variance)), 1e-6)
     assert "\n" not in str(caught.value)
 
 
