@@ -23,6 +23,8 @@ _LATEX_NAMES = {
     "mu_f": "\\mu_f",
 } | {str(symbol): text for symbol, text in INVARIANTS.items()}
 
+_TEXT_NAMES = {"g_l": "gamma_l", "gbar_h": "gbar"}
+
 _SECTORS = {
     "mean": "all heads alike, along feature f",
     "difference": "heads apart, along feature f",
@@ -187,7 +189,14 @@ class _Writer:
     def __init__(self, form: str) -> None:
         self.latex = form == "latex"
         self.lines: list[str] = []
-        self._print: Callable[[Expr], str] = self._latex if self.latex else sstr
+        self._print: Callable[[Expr], str] = self._latex if self.latex else self._plain
+
+    @staticmethod
+    def _plain(expression: Expr) -> str:
+        names = {
+            x: Symbol(_TEXT_NAMES[str(x)]) for x in expression.free_symbols if str(x) in _TEXT_NAMES
+        }
+        return sstr(expression.xreplace(names))
 
     @staticmethod
     def _latex(expression: Expr) -> str:

@@ -100,7 +100,7 @@ def test_text_states_definitions_and_flow() -> None:
     for source in (softmax, pooled):
         assert "E = 1 - 2 A + B" in source
         assert "dm/dtau = -dE/dm,  dr/dtau = -2 (G r + r G) + kappa V" in source
-        assert formulas(source)["d(loss)/d chi_hl"] == "p_hl*v_h*(g_l - gbar_h)"
+        assert formulas(source)["d(loss)/d chi_hl"] == "p_hl*v_h*(gamma_l - gbar)"
         assert formulas(source)["dA/du"] == "f_1*(1 - g_0)**(L - 1)"
     assert "db/dtau" in pooled
     assert "db/dtau" not in softmax
