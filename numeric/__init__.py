@@ -14,7 +14,7 @@ spectrum     Hessian spectra at the origin and at any state
 bayes        Bayes weight and Bayes risk
 sgd          finite-D stochastic gradient descent
 checks       theory against simulation, with a false-alarm budget
-run          the main job; `report` writes its files, `plots` draws
+run          the main job; `report` writes its files, `plots` draws in the look of `style`
 cli          the command ``headflow``; `commands` has what it computes
 errors       typed errors; `validate` checks arguments; `files` writes whole files
 

@@ -6,16 +6,13 @@ text, so that they can be searched in SVG files, and equal numbers give equal by
 
 import io
 import uuid
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ParamSpec
 
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from numeric.errors import InputError
@@ -24,55 +21,26 @@ from numeric.flow import Flow
 from numeric.loss import Loss
 from numeric.sgd import SGDRuns
 from numeric.spectrum import Spectrum
+from numeric.style import (
+    COLOURS,
+    GREY,
+    METADATA,
+    MOST_RUNS,
+    MOST_SECTORS,
+    STABLE,
+    STYLE,
+    UNSTABLE,
+    draw_quantity,
+    heatmap,
+    legend,
+    number,
+    styled,
+    two_panels,
+)
 from numeric.task import Task
-from numeric.validate import FloatArray, whole_number
+from numeric.validate import whole_number
 
 SUFFIXES = (".svg", ".png", ".pdf")
-
-# The colours of Okabe and Ito, distinct with any colour vision; yellow is too pale for lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STABLE, UNSTABLE = COLOURS[0], COLOURS[1]
-GREY = "#6E6E6E"
-
-MOST_RUNS = 32  # are drawn one by one; of more, the mean and the standard deviation
-MOST_SECTORS = 48
-MOST_CELLS = 150  # of a heatmap show their values
-
-_STYLE = {
-    "font.family": "sans-serif",
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#444444",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.7,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "lines.linewidth": 2.0,
-    "savefig.dpi": 160,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "headflow",
-    "pdf.fonttype": 42,
-}
-_METADATA: dict[str, dict[str, str | None]]
-_METADATA = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}
-
-P = ParamSpec("P")
-
-
-def _styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw with this module's settings, whatever the user's are."""
-
-    @wraps(draw)
-    def styled(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with style.context(["default", _STYLE]):
-            return draw(*args, **kwargs)
-
-    return styled
 
 
 def check_path(path: str | Path) -> Path:
@@ -104,8 +72,8 @@ def save(figure: Figure, path: str | Path) -> None:
     target = check_path(path)
     suffix = target.suffix.lower()
     content = io.BytesIO()
-    with style.context(["default", _STYLE]):
-        figure.savefig(content, format=suffix[1:], metadata=_METADATA[suffix])
+    with style.context(["default", STYLE]):
+        figure.savefig(content, format=suffix[1:], metadata=METADATA[suffix])
     temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         temporary.write_bytes(content.getvalue())
@@ -125,7 +93,7 @@ def label(figure: Figure, experiment: Experiment) -> None:
     figure.suptitle(words, fontsize=11, fontweight="bold")
 
 
-@_styled
+@styled
 def loss_figure(loss: Loss) -> Figure:
     """Draw the gradient of one loss in m, r and, where it is trained, b; its value is the title."""
     panels = [("∂E/∂m", loss.m, "feature f"), ("∂E/∂r", loss.r, "head h′")]
@@ -138,7 +106,7 @@ def loss_figure(loss: Loss) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, width_ratios=inches)[0]
     for ax, (name, values, below) in zip(axes, panels, strict=True):
-        _heatmap(ax, values, name, below)
+        heatmap(ax, values, name, below)
         if below == "":
             ax.set_xticks([])
     title = f"Population loss E = {float(loss.value):.8g} ± {float(loss.error):.1e}"
@@ -146,7 +114,7 @@ def loss_figure(loss: Loss) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def spectrum_figure(spectrum: Spectrum) -> Figure:
     """Draw the eigenvalues of a Hessian by sector, with multiplicities and growth rates.
 
@@ -172,7 +140,7 @@ def spectrum_figure(spectrum: Spectrum) -> Figure:
     ax.tick_params(axis="y", length=0)
     heads = [("growth rate −λ", "multiplicity", -1.0, "black")]
     lines = [
-        (_number(rate, "+.4g"), f"{count}", float(row), UNSTABLE if grows else "black")
+        (number(rate, "+.4g"), f"{count}", float(row), UNSTABLE if grows else "black")
         for row, rate, count, grows in zip(
             rows, spectrum.growth_rates, spectrum.multiplicities, unstable, strict=False
         )
@@ -190,7 +158,7 @@ def spectrum_figure(spectrum: Spectrum) -> Figure:
     return figure
 
 
-@_styled
+@styled
 def flow_figure(
     flow: Flow,
     sgd: SGDRuns | None = None,
@@ -217,7 +185,7 @@ def flow_figure(
     """
     total = flow.m.shape[2]
     chosen = _features(features, total)
-    figure, top, bottom = _two_panels()
+    figure, top, bottom = two_panels()
     if sgd is not None:
         _draw_runs(top, sgd, chosen, labelled=False)
     norms = np.linalg.norm(flow.m, axis=1)
@@ -252,18 +220,18 @@ def flow_figure(
         top.axhline(flow.threshold, color=GREY, linewidth=1, linestyle=":", label=label)
     top.set_ylim(bottom=0)
     top.set_title(_flow_title(flow, sgd, len(chosen), total))
-    _legend(top)
+    legend(top)
     bottom.plot(flow.tau, flow.loss, line, color="black", label="flow")
     if bayes is not None:
         label = f"Bayes risk {bayes:.4g}"
         bottom.axhline(bayes, color=COLOURS[2], linewidth=1.5, linestyle="--", label=label)
-        _legend(bottom)
+        legend(bottom)
     bottom.set_ylabel("population loss E")
     bottom.set_xlim(flow.tau[0], flow.tau[-1])
     return figure
 
 
-@_styled
+@styled
 def sgd_figure(sgd: SGDRuns, features: Sequence[int] | None = None) -> Figure:
     """Draw the norm of each feature and the heads' mean residual overlap, run by run.
 
@@ -279,31 +247,31 @@ def sgd_figure(sgd: SGDRuns, features: Sequence[int] | None = None) -> Figure:
         If there is no such feature.
     """
     chosen = _features(features, sgd.m.shape[3])
-    figure, top, bottom = _two_panels()
+    figure, top, bottom = two_panels()
     _draw_runs(top, sgd, chosen, labelled=True)
     top.set_ylim(bottom=0)
     top.set_title(_sgd_title(sgd))
-    _legend(top)
+    legend(top)
     residual = np.trace(sgd.r, axis1=2, axis2=3) / sgd.r.shape[2]
-    _draw_quantity(bottom, sgd.tau, residual, GREY, None)
+    draw_quantity(bottom, sgd.tau, residual, GREY, None)
     bottom.set_ylabel("mean residual  tr r / H")
     bottom.set_ylim(bottom=0)
     bottom.set_xlim(sgd.tau[0], max(sgd.tau[-1], sgd.step))
     return figure
 
 
-@_styled
+@styled
 def alignment_figure(flow: Flow) -> Figure:
     """Draw the alignments m at the end of a flow, heads against features."""
     final = flow.m[-1]
     heads, features = final.shape
     size = 2.6 + 0.62 * min(max(features, 2), 12), 1.4 + 0.5 * min(heads + 1, 16)
     figure = Figure(figsize=size, layout="constrained")
-    _heatmap(figure.subplots(), final, f"alignments m at τ = {flow.tau[-1]:.4g}", "feature f")
+    heatmap(figure.subplots(), final, f"alignments m at τ = {flow.tau[-1]:.4g}", "feature f")
     return figure
 
 
-@_styled
+@styled
 def risk_figure(tokens: ArrayLike, risks: ArrayLike, task: Task, risk: float) -> Figure:
     """Draw the Bayes risk against the number of tokens.
 
@@ -330,87 +298,20 @@ def risk_figure(tokens: ArrayLike, risks: ArrayLike, task: Task, risk: float) ->
     ax.set_ylim(0, 1)
     ax.set_xlabel("tokens L")
     ax.set_ylabel("risk  1 − E p(ε)")
-    _legend(ax)
+    legend(ax)
     return figure
-
-
-def _two_panels() -> tuple[Figure, Axes, Axes]:
-    figure = Figure(figsize=(6.6, 5.6), layout="constrained")
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    top.set_ylabel("feature norm ‖m(:, f)‖")
-    bottom.set_xlabel("time τ  (learning rate × steps)")
-    return figure, top, bottom
-
-
-def _heatmap(ax: Axes, values: FloatArray, title: str, below: str) -> None:
-    """Draw a matrix of one row per head, with its entries where there are few."""
-    heads, columns = values.shape
-    ax.set_title(title)
-    ax.grid(visible=False)
-    ax.set_ylabel("head h")
-    ax.set_xlabel(below)
-    if not values.size:
-        ax.text(0.5, 0.5, "no features", ha="center", va="center", transform=ax.transAxes)
-        ax.set_xticks([])
-        ax.set_yticks([])
-        return
-    limit = float(np.abs(values).max()) or 1.0
-    limit *= 1.15  # the darkest shades hide the numbers
-    image = ax.imshow(
-        values,
-        cmap="RdBu_r",
-        vmin=-limit,
-        vmax=limit,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(0.5, columns + 0.5, heads + 0.5, 0.5),
-    )
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    ax.tick_params(length=0)
-    if values.size <= MOST_CELLS and columns <= 12:
-        for (h, f), value in np.ndenumerate(values):
-            ax.text(
-                f + 1,
-                h + 1,
-                _number(value, ".2g"),
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="white" if abs(value) > 0.6 * limit else "black",
-            )
-        return
-    ax.figure.colorbar(image, ax=ax)
 
 
 def _draw_runs(ax: Axes, sgd: SGDRuns, features: Sequence[int], labelled: bool) -> None:
     norms = np.linalg.norm(sgd.m, axis=2)
     for f, colour in zip(features, COLOURS * (1 + len(features) // len(COLOURS)), strict=False):
-        _draw_quantity(ax, sgd.tau, norms[..., f], colour, _feature(f) if labelled else None)
-
-
-def _draw_quantity(
-    ax: Axes, tau: FloatArray, values: FloatArray, colour: str, label: str | None
-) -> None:
-    """Draw values (runs, n): up to `MOST_RUNS` runs as lines and their mean, else mean and band."""
-    mean = values.mean(axis=0)
-    if len(values) <= MOST_RUNS:
-        ax.plot(tau, values.T, color=colour, linewidth=0.8, alpha=0.45, zorder=1.5)
-    else:
-        error = values.std(axis=0, ddof=1)
-        ax.fill_between(tau, mean - error, mean + error, color=colour, alpha=0.25, linewidth=0)
-    if label is not None:
-        ax.plot(tau, mean, color=colour, label=label)
+        draw_quantity(ax, sgd.tau, norms[..., f], colour, _feature(f) if labelled else None)
 
 
 def _features(features: Sequence[int] | None, total: int) -> list[int]:
     if features is None:
         return list(range(min(total, len(COLOURS))))
     return [whole_number("features", f, 0, total - 1) for f in features]
-
-
-def _number(value: float, form: str) -> str:
-    return format(value, form).replace("-", "−") if value else "0"
 
 
 def _feature(index: int) -> str:
@@ -427,8 +328,3 @@ def _flow_title(flow: Flow, sgd: SGDRuns | None, shown: int, total: int) -> str:
 def _sgd_title(sgd: SGDRuns) -> str:
     runs = f"{len(sgd.m)} runs" + ", mean ± deviation" * (len(sgd.m) > MOST_RUNS)
     return f"SGD at D = {sgd.dimension}, κ = {sgd.kappa:.3g}, {runs}"
-
-
-def _legend(ax: Axes) -> None:
-    if ax.get_legend_handles_labels()[0]:
-        ax.legend(loc="best")
