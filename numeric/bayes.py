@@ -18,6 +18,9 @@ from numeric.quadrature import (
     Rule,
     extrapolated_error,
     gaussian_rule,
+    principal_axes,
+    product_rule,
+    product_size,
     standard_normal_nets,
     stretched_net,
     symmetric_root,
@@ -207,23 +210,17 @@ def _product(
     reach: float | None = None,
 ) -> Rule:
     """Product rule for xi ~ N(mean, cov): points (N, F) and weights (N,)."""
-    spread, axes = np.linalg.eigh(cov)
-    sigma = np.sqrt(np.maximum(spread, 0.0))
+    sigma, axes = principal_axes(cov)
     # The log weight's slope along an axis, where the bulk of the law lies.
-    slope = _slope(mean, cov, task, axes, sigma)
+    slope = _slope(mean, task, axes, sigma)
     rules = [gaussian_rule(float(s), digits, task.tokens, reach) for s in slope]
-    if np.prod([len(z) for z, _ in rules], dtype=float) > most_points:
+    if product_size(rules) > most_points:
         raise QuadratureError(f"prior: a product rule of {digits:.1f} digits has too many points")
-    if not rules:
-        return np.zeros((1, 0)), np.ones(1)
-    z = np.stack([g.ravel() for g in np.meshgrid(*(z for z, _ in rules), indexing="ij")], axis=1)
-    weights = np.ones(1)
-    for _, w in rules:
-        weights = np.multiply.outer(weights, w).ravel()
+    z, weights = product_rule(rules)
     return mean + (z * sigma) @ axes.T, weights
 
 
-def _slope(mean: Array, cov: Array, task: Task, axes: Array, sigma: Array) -> Array:
+def _slope(mean: Array, task: Task, axes: Array, sigma: Array) -> Array:
     """Largest change of the log weight per unit of each standardized axis."""
     probe = np.linspace(-4.0, 4.0, 33)
     result = []

@@ -12,6 +12,9 @@ from numeric.quadrature import (
     Array,
     Rule,
     gaussian_rule,
+    principal_axes,
+    product_rule,
+    product_size,
     standard_normal_nets,
     stretched_net,
     symmetric_root,
@@ -34,9 +37,9 @@ def product_rules(
     null: Law, relevant: list[Law], tokens: float, digits: float, most_points: int
 ) -> list[list[Rule]] | None:
     """A product rule for each law, or None where one has too many points."""
-    rules = [_axis_rules(_principal_axes(law), digits, tokens) for law in (null, *relevant)]
+    rules = [_axis_rules(principal_axes(law.cov), digits, tokens) for law in (null, *relevant)]
     most = min(most_points, MOST_ENTRIES // len(null.mean))
-    return rules if max(map(_size, rules)) <= most else None
+    return rules if max(map(product_size, rules)) <= most else None
 
 
 def pooled_time(null: Law, relevant: list[Law], bias: Array, tokens: float, digits: float) -> Rule:
@@ -61,12 +64,6 @@ def net_points(
         ]
 
 
-def _principal_axes(law: Law) -> tuple[Array, Array]:
-    """Standard deviations and unit vectors (columns) of a law's principal axes."""
-    values, vectors = np.linalg.eigh(law.cov)
-    return np.sqrt(np.maximum(values, 0.0)), vectors
-
-
 def _axis_rules(
     axes: tuple[Array, Array], digits: float, tokens: float, reach: float | None = None
 ) -> list[Rule]:
@@ -78,25 +75,18 @@ def _axis_rules(
     return [gaussian_rule(float(a), digits, tokens, reach) for a in amplitude]
 
 
-def _size(rules: list[Rule]) -> int:
-    return int(np.prod([len(z) for z, _ in rules], dtype=float))
-
-
 def _locating_points(law: Law, bias: Array, reach: float, tokens: float) -> Points:
     """Coarse points with good tails, to find when the race is run."""
     for digits in (3.0, 2.0, 1.0):
-        rules = _axis_rules(_principal_axes(law), digits, tokens, reach)
-        if _size(rules) <= MOST_COARSE:
+        rules = _axis_rules(principal_axes(law.cov), digits, tokens, reach)
+        if product_size(rules) <= MOST_COARSE:
             return product_points(law, bias, rules)
     z, weights = stretched_net(len(bias))
     return pooled_points(law, bias, z @ symmetric_root(law.cov), weights)
 
 
 def product_points(law: Law, bias: Array, rules: list[Rule]) -> Points:
-    sigma, vectors = _principal_axes(law)
-    grids = np.meshgrid(*(z for z, _ in rules), indexing="ij")
-    z = np.stack([grid.ravel() for grid in grids], axis=1)
-    weights = np.ones(1)
-    for _, w in rules:
-        weights = np.multiply.outer(weights, w).ravel()
+    """Points of a product rule along a law's principal axes."""
+    sigma, vectors = principal_axes(law.cov)
+    z, weights = product_rule(rules)
     return pooled_points(law, bias, (z * sigma) @ vectors.T, weights)

@@ -217,8 +217,30 @@ def extrapolated_error(first: float, second: float) -> float:
     return 2 * second * ratio / (1 - ratio) + ROUNDOFF
 
 
+def principal_axes(matrix: Array) -> Rule:
+    """Standard deviations and unit vectors (columns) of a covariance; rounding below zero is cut."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.sqrt(np.maximum(values, 0.0)), vectors
+
+
+def product_rule(rules: list[Rule]) -> Rule:
+    """Product of one-dimensional rules: points (N, d) and weights (N,)."""
+    weights = np.ones(1)
+    for _, w in rules:
+        weights = np.multiply.outer(weights, w).ravel()
+    if not rules:
+        return np.zeros((1, 0)), weights
+    grids = np.meshgrid(*(z for z, _ in rules), indexing="ij")
+    return np.stack([grid.ravel() for grid in grids], axis=1), weights
+
+
+def product_size(rules: list[Rule]) -> int:
+    """Number of points of a product of rules."""
+    return int(np.prod([len(z) for z, _ in rules], dtype=float))
+
+
 def symmetric_root(matrix: Array) -> Array:
     """Symmetric square root of a positive semi-definite matrix; rounding below zero is cut."""
-    values, vectors = np.linalg.eigh(matrix)
-    root: Array = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    sigma, vectors = principal_axes(matrix)
+    root: Array = (vectors * sigma) @ vectors.T
     return root

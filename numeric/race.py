@@ -85,11 +85,7 @@ def marginal_points(law: Law, digits: float, tokens: float, reach: float | None 
 
 
 def pooled_points(law: Law, bias: Array, z: Array, weights: Array) -> Points:
-    """One race for all heads, from standard normal points z (N, H) with weights (N,).
-
-    ``z`` are coordinates along the covariance's principal axes times their standard deviations when
-    a product rule is used; see `numeric.loss`.
-    """
+    """One race for all heads, at deviations z (N, H) of the scores with weights (N,)."""
     log_weights = bias + law.mean + z
     with np.errstate(invalid="ignore"):
         total = logsumexp(log_weights, axis=1)
