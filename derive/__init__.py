@@ -4,11 +4,14 @@ The rooms, in the order in which a formula passes through them:
 
 symbols     the field's symbols with their assumptions
 task        the task, its order parameters and the law of a token's scores
-attention   an activation: log score weight, normalization, trained parameters
+attention   an activation: score weight, normalization, trained parameters; `stable` functions
+user        an activation of the user's own; its weight's text is read by `parser`
 loss        the population loss in race form; one sample's score gradient
 expansion   second-order expansion at the origin, symbolic L and H and prior moments
 gradient    order-parameter gradients by matrix calculus; the flow equations
 hessian     Hessian at the origin by head sector; growth rates
+single_head closed forms of one head on a fixed spike
+noise       the noise matrix of finite steps where one race suffices
 bayes       the Bayes weight of a position
 spec        the frozen kernel spec: what crosses to the numeric side
 emit        kernels written as NumPy source into ``numeric/_generated``; drift

@@ -7,6 +7,7 @@ from derive.attention import ACTIVATIONS, activation
 from derive.document import FORMATS, document
 from derive.emit import activation_module, drift, module_source, write
 from derive.errors import DeriveError
+from derive.user import read_attention
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,7 +21,8 @@ def main(argv: list[str] | None = None) -> int:
         "name",
         nargs="*",
         metavar="NAME",
-        help=f"activations to print (default: all): {', '.join(ACTIVATIONS)}",
+        help="activations to print (default: all built-in ones): "
+        f"{', '.join(ACTIVATIONS)}, or an experiment file (.toml) with its own",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
@@ -47,7 +49,10 @@ def main(argv: list[str] | None = None) -> int:
             for path in write():
                 print(path)
             return 0
-        chosen = [activation(name) for name in arguments.name or ACTIVATIONS]
+        chosen = [
+            read_attention(name) if name.endswith(".toml") else activation(name)
+            for name in arguments.name or ACTIVATIONS
+        ]
         for attention in chosen:
             if arguments.format == "python":
                 print(module_source(activation_module(attention)))

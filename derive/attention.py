@@ -1,24 +1,30 @@
-"""Attention activations: one definition each, a log score weight and how it is normalized.
+"""Attention activations: one definition each, a score weight and how it is normalized.
 
-A head's score ``chi`` enters only through its log weight ``log w(chi, b)``. Normalization says what
-the weight is divided by (`derive.task` section 2):
+A head's score ``chi`` enters only through its weight ``w(chi, b)``. Normalization says what the weight
+is divided by (`derive.task` section 2):
 
 ``per-head``
-    ``a_l = sum_h v_h w_hl / (background + sum_l' w_hl')``; a head's value ``v_h`` is ``1/H``.
+    ``a_l = sum_h v_h w_hl / (background + sum_l' w_hl')``
 ``pooled``
-    ``a_l = sum_h w_hl / (background + sum_h'l' w_h'l')``.
+    ``a_l = sum_h w_hl / (background + sum_h'l' w_h'l')``
+``none``
+    ``a_l = sum_h v_h w_hl``
 
-Adding an activation is adding one entry to `ACTIVATIONS`.
+A normalized weight must be positive. Head values ``v_h`` that are not trained, and where trained ones
+start, average heads of weights that sum to one, ``v_h = 1/H``, and add up all others, ``v_h = 1``.
+
+Adding an activation is adding one entry to `ACTIVATIONS`, or making an `Attention` of your own.
 """
 
 from dataclasses import dataclass
 
-from sympy import Expr, diff
+from sympy import Expr, I, Integer, S, diff, erf, exp, nan, oo, sympify, zoo
 
 from derive.errors import DeriveError
-from derive.symbols import b, chi
+from derive.stable import log_of, softplus, stable
+from derive.symbols import H, b, chi
 
-NORMALIZATIONS = ("per-head", "pooled")
+NORMALIZATIONS = ("none", "per-head", "pooled")
 
 
 @dataclass(frozen=True)
@@ -29,40 +35,60 @@ class Attention:
     ----------
     name : str
         The activation's name in the experiment file.
-    log_weight : sympy.Expr
-        ``log w`` as an expression in the symbols ``chi`` and ``b``.
-    normalization : {"per-head", "pooled"}
+    weight : sympy.Expr
+        ``w`` as an expression in the symbols ``chi`` and ``b``; positive unless `normalization` is
+        ``"none"``.
+    normalization : {"none", "per-head", "pooled"}
+    background : number
+        Constant >= 0 that joins the weights' sum in the denominator.
     trained : tuple of str
-        Parameters trained beside ``k``: a subset of ``("b",)``.
+        Parameters trained beside ``k``: a subset of ``("b", "v")``.
     reference : str
         Where the activation is defined.
 
     Raises
     ------
     DeriveError
-        For an unknown normalization, a foreign symbol in the weight, or a trained ``b`` that the
-        weight does not contain.
+        For an unknown normalization, a foreign symbol in the weight, a background that nothing is
+        divided by, or a trained ``b`` that the weight does not contain (and conversely).
     """
 
     name: str
-    log_weight: Expr
+    weight: Expr
     normalization: str
+    background: Expr = S.Zero
     trained: tuple[str, ...] = ()
     reference: str = "arXiv 2603.03993, section II"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", stable(sympify(self.weight)))
+        object.__setattr__(self, "background", sympify(self.background))
+        object.__setattr__(self, "trained", tuple(self.trained))
         if self.normalization not in NORMALIZATIONS:
             raise DeriveError(
                 f"normalization: found {self.normalization!r}, expected one of {NORMALIZATIONS}"
             )
-        foreign = sorted(str(x) for x in self.log_weight.free_symbols - {chi, b})
+        foreign = sorted(str(x) for x in self.weight.free_symbols - {chi, b})
         if foreign:
-            raise DeriveError(f"log_weight: found symbols {foreign}, expected only chi and b")
-        if self.trained not in ((), ("b",)):
-            raise DeriveError(f"trained: found {self.trained}, expected () or ('b',)")
-        if ("b" in self.trained) != (b in self.log_weight.free_symbols):
+            raise DeriveError(f"weight: found symbols {foreign}, expected only chi and b")
+        if self.weight.has(I, oo, zoo, nan):
+            raise DeriveError(f"weight: found {self.weight}, expected a real function of chi")
+        if chi not in self.weight.free_symbols:
+            raise DeriveError(f"weight: found {self.weight}, expected an expression in chi")
+        if not (self.background.is_number and self.background.is_real and self.background >= 0):
+            raise DeriveError(f"background: found {self.background}, expected a number >= 0")
+        if self.normalization == "none" and self.background != 0:
             raise DeriveError(
-                f"trained: found {self.trained}, expected 'b' exactly when the weight contains b"
+                f"background: found {self.background}, expected 0, since nothing is normalized"
+            )
+        allowed = {"b"} if self.normalization == "pooled" else {"b", "v"}
+        if not set(self.trained) <= allowed or len(set(self.trained)) < len(self.trained):
+            raise DeriveError(
+                f"trained: found {list(self.trained)}, expected different ones of {sorted(allowed)}"
+            )
+        if ("b" in self.trained) != (b in self.weight.free_symbols):
+            raise DeriveError(
+                f"trained: found {list(self.trained)}, expected 'b' exactly when the weight contains b"
             )
 
     @property
@@ -70,16 +96,59 @@ class Attention:
         """Name of the generated module."""
         return self.name.replace("-", "_")
 
-    def derivative(self, *variables: Expr) -> Expr:
-        """Return a derivative of the log weight."""
-        return diff(self.log_weight, *variables)
+    @property
+    def normalized(self) -> bool:
+        """Whether weights are divided by a sum."""
+        return self.normalization != "none"
+
+    @property
+    def averaged(self) -> bool:
+        """Whether heads are averaged, v_h = 1/H, unless values are given: else they are added."""
+        return self.normalization == "per-head" and self.background == 0
+
+    @property
+    def value(self) -> Expr:
+        """Head value unless values are given."""
+        return 1 / H if self.averaged else Integer(1)
+
+    @property
+    def log_weight(self) -> Expr:
+        """``log w``, of a positive weight."""
+        return log_of(self.weight)
+
+    def kernel_source(self) -> str:
+        """Return the kernels as source: `numeric.Attention` takes a definition as its activation."""
+        from derive.emit import activation_module, module_source  # emit needs the definitions
+
+        return module_source(activation_module(self))
+
+    def derivatives(self, order: int) -> list[Expr]:
+        """Return the first `order` derivatives in chi, and the first in b, of the weight.
+
+        Of a normalized weight they are relative, ``w'/w, w''/w, ...``, which stay of order one
+        wherever the weight over- or underflows.
+        """
+        if not self.normalized:
+            return [diff(self.weight, chi, k + 1) for k in range(order)] + [diff(self.weight, b)]
+        slope = diff(self.log_weight, chi)
+        found = [slope]
+        while len(found) < order:
+            found.append(diff(found[-1], chi) + found[-1] * slope)
+        return [*found, diff(self.log_weight, b)]
 
 
 ACTIVATIONS = {
     a.name: a
     for a in (
-        Attention("softmax", chi, "per-head"),
-        Attention("b-softmax", b + chi, "pooled", trained=("b",)),
+        Attention("softmax", exp(chi), "per-head"),
+        Attention("softmax-v", exp(chi), "per-head", trained=("v",)),
+        Attention("softmax-1", exp(b + chi), "per-head", Integer(1), ("b", "v")),
+        Attention("b-softmax", exp(b + chi), "pooled", trained=("b",)),
+        Attention("linear", 1 + chi, "none", trained=("v",), reference="arXiv 2509.21936"),
+        Attention(
+            "erf", 1 + erf(b + chi), "none", trained=("b", "v"), reference="arXiv 2410.01537"
+        ),
+        Attention("softplus", softplus(chi), "per-head", reference="arXiv 2509.21936"),
     )
 }
 

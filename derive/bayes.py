@@ -6,12 +6,15 @@ covariance, and along one axis with mean mu and variance nu it is closed; a mixt
 components' weights, and a discrete prior is the limit nu -> 0 of each.
 """
 
+from functools import cache
+
 from sympy import Expr, exp, expand_log, integrate, log, oo, pi, simplify, sqrt
 
 from derive.spec import Argument, Kernel, Module, Output
 from derive.symbols import mu_f, nu_f, theta, xi
 
 
+@cache
 def gaussian_log_weight() -> Expr:
     """Derive ``log E exp(theta xi - theta^2/2)`` for one axis, theta ~ N(mu, nu)."""
     density = exp(-((theta - mu_f) ** 2) / (2 * nu_f)) / sqrt(2 * pi * nu_f)

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 
-from sympy import Expr, Symbol, latex, sstr
+from sympy import Expr, Symbol, collect, exp, expand, factor, latex, solve, sstr, together
 
 from derive.attention import Attention
 from derive.bayes import gaussian_log_weight
 from derive.errors import DeriveError
-from derive.expansion import INVARIANTS, expand_at_origin
+from derive.expansion import INVARIANTS, OriginExpansion, expand_at_origin
 from derive.hessian import sector_eigenvalues
 from derive.loss import ANY_WINS, RELEVANT_WINS, score_gradient
-from derive.symbols import chi
+from derive.single_head import owens_t, spike_loss, spike_minimum
+from derive.stable import written_out
+from derive.symbols import L, chi, nu_f, v
 
 FORMATS = ("latex", "text", "python")
 
@@ -21,9 +23,10 @@ _LATEX_NAMES = {
     "v_h": "v_h",
     "nu_f": "\\nu_f",
     "mu_f": "\\mu_f",
+    "mean": "c",
 } | {str(symbol): text for symbol, text in INVARIANTS.items()}
 
-_TEXT_NAMES = {"g_l": "gamma_l", "gbar_h": "gbar"}
+_TEXT_NAMES = {"g_l": "gamma_l", "gbar_h": "gbar", "mean": "c"}
 
 _SECTORS = {
     "mean": "all heads alike, along feature f",
@@ -31,6 +34,14 @@ _SECTORS = {
     "residual_mean": "all heads alike, a residual direction",
     "residual_difference": "heads apart, a residual direction",
 }
+
+_NORMALIZED = {
+    "none": "not normalized",
+    "per-head": "normalized head by head",
+    "pooled": "normalized over tokens and heads together",
+}
+
+u, u_prime = Symbol("u", real=True), Symbol("u'", real=True)
 
 
 def document(attention: Attention, form: str = "latex") -> str:
@@ -48,27 +59,54 @@ def document(attention: Attention, form: str = "latex") -> str:
     if form not in FORMATS[:2]:
         raise DeriveError(f"format: found {form!r}, expected one of {', '.join(FORMATS[:2])}")
     write = _Writer(form)
-    pooled = attention.normalization == "pooled"
     expansion = expand_at_origin(attention)
+    _weights(write, attention)
+    _loss(write, attention)
+    _flow(write, attention)
+    _expansion(write, attention, expansion)
+    _hessian(write, expansion)
+    _spike(write, attention)
+    write.section("Bayes weight")
+    write.line(
+        "Of a position with feature coordinates xi, per principal axis of a Gaussian "
+        "component with mean mu_f and variance nu_f:"
+    )
+    write.formula("log w(xi)", r"\log w(\xi)", gaussian_log_weight())
+    return write.text()
+
+
+def _weights(write: "_Writer", attention: Attention) -> None:
     write.title(f"{attention.name} attention")
     write.line(
-        f"Reference: {attention.reference}. Weights are normalized "
-        + ("over tokens and heads together." if pooled else "head by head, then averaged.")
+        f"Reference: {attention.reference}. Weights are {_NORMALIZED[attention.normalization]}."
     )
-
     write.section("Attention weights")
-    write.formula("log w(chi, b)", r"\log w(\chi, b)", attention.log_weight)
-    if pooled:
+    write.formula("w(chi, b)", r"w(\chi, b)", attention.weight)
+    over, over_latex = "sum_l' w_hl'", r"\sum_{\ell'} w_{h\ell'}"
+    if attention.normalization == "pooled":
+        over, over_latex = "sum_h'l' w_h'l'", r"\sum_{h'\ell'} w_{h'\ell'}"
+    if attention.background:
+        over = f"({sstr(attention.background)} + {over})"
+        over_latex = f"{latex(attention.background)} + {over_latex}"
+    if attention.normalization == "pooled":
         write.raw(
-            "a_l = sum_h w_hl / sum_h'l' w_h'l'",
-            r"a_\ell = \frac{\sum_h w_{h\ell}}{\sum_{h'\ell'} w_{h'\ell'}}",
+            f"a_l = sum_h w_hl / {over}",
+            rf"a_\ell = \frac{{\sum_h w_{{h\ell}}}}{{{over_latex}}}",
+        )
+        return
+    if attention.normalized:
+        write.raw(
+            f"a_l = sum_h v_h w_hl / {over}",
+            rf"a_\ell = \sum_h v_h\frac{{w_{{h\ell}}}}{{{over_latex}}}",
         )
     else:
-        write.raw(
-            "a_l = (1/H) sum_h w_hl / sum_l' w_hl'",
-            r"a_\ell = \frac1H\sum_h \frac{w_{h\ell}}{\sum_{\ell'} w_{h\ell'}}",
-        )
+        write.raw("a_l = sum_h v_h w_hl", r"a_\ell = \sum_h v_h w_{h\ell}")
+    write.formula("v_h", "v_h", attention.value)
+    if "v" in attention.trained:
+        write.line("This is where the values start; they are trained.")
 
+
+def _loss(write: "_Writer", attention: Attention) -> None:
     write.section("Population loss")
     write.line("As D grows the tokens become orthonormal, and the loss is")
     write.raw(
@@ -76,38 +114,52 @@ def document(attention: Attention, form: str = "latex") -> str:
         r"E = 1 - 2A + B,\qquad A = \mathbb E\,a_\varepsilon,\qquad "
         r"B = \mathbb E\sum_\ell a_\ell^2",
     )
+    pooled = attention.normalization == "pooled"
+    if not pooled:
+        write.raw(
+            "A = sum_h v_h A_h,  B = sum_hh' v_h v_h' B_hh'",
+            r"A = \sum_h v_h A_h,\qquad B = \sum_{hh'} v_h v_{h'} B_{hh'}",
+        )
+    if not attention.normalized:
+        write.line(
+            "These are Gaussian moments of one token's weights (index 0: any other token, 1: the "
+            "relevant one):"
+        )
+        write.raw(
+            "A_h = E_1 w_h,  B_hh' = E_1 w_h w_h' + (L - 1) E_0 w_h w_h'",
+            r"A_h = \mathbb E_1 w_h,\qquad B_{hh'} = \mathbb E_1 w_h w_{h'} + (L - 1)\,"
+            r"\mathbb E_0 w_h w_{h'}",
+        )
+        return
     write.line(
         "Denominators become integrals over a race time t = exp(-u), under which tokens are "
         "independent. With g the probability that a token has won by u, and f its win "
-        "density (index 0: any other token, 1: the relevant one), the integrands of A and B are"
+        "density (index 0: any other token, 1: the relevant one), the integrands are"
     )
-    write.formula("dA/du", r"\frac{dA}{du}", RELEVANT_WINS)
-    write.formula(
-        "dB/du" if pooled else "d^2B/du dv",
-        r"\frac{dB}{du}" if pooled else r"\frac{d^2B}{du\,dv}",
-        ANY_WINS,
-    )
+    one = exp(-attention.background * exp(-u))
+    name = "" if pooled else "_h"
+    write.formula(f"dA{name}/du", rf"\frac{{dA{name}}}{{du}}", one * RELEVANT_WINS)
     if pooled:
+        write.formula("dB/du", r"\frac{dB}{du}", one * ANY_WINS)
         write.raw(
             "1 - g = E exp(-s), f = E s exp(-s) in A and f = E s^2 exp(-s) in B, "
             "s = sum_h w_h exp(-u)",
             r"1-g = \mathbb E\,e^{-s},\quad f = \mathbb E\,s e^{-s}\ \text{in}\ A,\quad "
             r"f = \mathbb E\,s^2 e^{-s}\ \text{in}\ B,\quad s = e^{-u}\sum_h w_h",
         )
-    else:
-        write.raw(
-            "in A: 1 - g = E exp(-s), f = E s exp(-s), s = w_h exp(-u); in B, for a pair of heads: "
-            "1 - g = E exp(-s - s'), f = E s s' exp(-s - s'), s' = w_h' exp(-v)",
-            r"A:\ 1-g = \mathbb E\,e^{-s},\ f = \mathbb E\,s e^{-s};\qquad "
-            r"B:\ 1-g = \mathbb E\,e^{-s-s'},\ f = \mathbb E\,s s' e^{-s-s'};\qquad "
-            r"s = e^{-u} w_h,\ s' = e^{-v} w_{h'}",
-        )
-        write.line("A is the average of these integrals over heads, B over all pairs of heads.")
-        write.raw(
-            "A = (1/H) sum_h A_h,  B = (1/H^2) sum_hh' B_hh'",
-            r"A = \frac1H\sum_h A_h,\qquad B = \frac1{H^2}\sum_{hh'} B_{hh'}",
-        )
+        return
+    both = exp(-attention.background * (exp(-u) + exp(-u_prime)))
+    write.formula("d^2B_hh'/du du'", r"\frac{d^2B_{hh'}}{du\,du'}", both * ANY_WINS)
+    write.raw(
+        "in A: 1 - g = E exp(-s), f = E s exp(-s), s = w_h exp(-u); in B, for a pair of heads: "
+        "1 - g = E exp(-s - s'), f = E s s' exp(-s - s'), s' = w_h' exp(-u')",
+        r"A:\ 1-g = \mathbb E\,e^{-s},\ f = \mathbb E\,s e^{-s};\qquad "
+        r"B:\ 1-g = \mathbb E\,e^{-s-s'},\ f = \mathbb E\,s s' e^{-s-s'};\qquad "
+        r"s = e^{-u} w_h,\ s' = e^{-u'} w_{h'}",
+    )
 
+
+def _flow(write: "_Writer", attention: Attention) -> None:
     write.section("Gradient and flow")
     write.line(
         "For any function of a token's scores with law N(m mu, m S m^T + r), S = 1 + Sigma "
@@ -120,67 +172,126 @@ def document(attention: Attention, form: str = "latex") -> str:
         r"\qquad \frac{\partial E}{\partial r} = \sum_{\text{laws}}\Gamma,\qquad "
         r"g = \mathbb E\nabla,\quad \Gamma = \tfrac12\mathbb E\nabla\nabla",
     )
+    if "v" in attention.trained:
+        write.raw(
+            "dE/dv_h = -2 A_h + 2 sum_h' v_h' B_hh'",
+            r"\frac{\partial E}{\partial v_h} = -2A_h + 2\sum_{h'} v_{h'}B_{hh'}",
+        )
     write.raw(
         "dm/dtau = -dE/dm,  dr/dtau = -2 (G r + r G) + kappa V,  drho/dtau = -2 G rho, "
-        "G = dE/dr" + (",  db/dtau = -dE/db" if attention.trained else ""),
+        "G = dE/dr" + "".join(f",  d{x}/dtau = -dE/d{x}" for x in attention.trained),
         r"\dot m = -\partial_m E,\qquad \dot r = -2(Gr + rG) + \kappa V,\qquad "
-        r"\dot\rho = -2G\rho" + (r",\qquad \dot b = -\partial_b E" if attention.trained else ""),
+        r"\dot\rho = -2G\rho"
+        + "".join(rf",\qquad \dot {x} = -\partial_{x} E" for x in attention.trained),
     )
-    write.line(
-        "The noise matrix is V_hh' = E sum_l c_hl c_h'l with c = d(loss of one sample)/d chi. In "
-        "the share p_hl = w_hl / Z, the slope gamma_l = d(loss)/da_l and its mean gbar = sum of "
-        + (
-            "p gamma over all heads and tokens (v = 1):"
-            if pooled
-            else "p_hl gamma_l over the tokens of head h (v = 1/H):"
+    noise = "The noise matrix is V_hh' = E sum_l c_hl c_h'l with c = d(loss of one sample)/d chi. "
+    if attention.normalized:
+        over = "over all heads and tokens (v = 1)"
+        if attention.normalization == "per-head":
+            over = "over the tokens of head h"
+        noise += (
+            "In the share p_hl = w_hl / Z, the slope gamma_l = d(loss)/da_l and its mean gbar = sum "
+            f"of p gamma {over}:"
         )
-    )
+    else:
+        noise += "In the slope gamma_l = d(loss)/da_l:"
+    write.line(noise)
     write.formula(
         "d(loss)/d chi_hl",
         r"\frac{\partial\,\mathrm{loss}}{\partial\chi_{h\ell}}",
         score_gradient(attention)[0],
     )
 
+
+def _expansion(write: "_Writer", attention: Attention, expansion: OriginExpansion) -> None:
     write.section("Expansion at the origin")
     write.line(
-        "To second order in (m, sqrt r); averages over heads"
-        + (" carry the weights softmax(b)." if pooled else ".")
+        "To second order in (m, sqrt r), for heads of equal bias and value; averages are over "
+        "heads and over pairs of heads."
     )
-    write.formula("E at 0", "E(0)", expansion.in_invariants.subs(dict.fromkeys(INVARIANTS, 0)))
-    for invariant in INVARIANTS:
+    if expansion.bias_functions:
+        write.line(
+            "Here a is a token's share of a head, and w1, w2 are the weight's derivatives in chi, where "
+            "the score is 0; relative to the weight if it is normalized."
+        )
+    else:
+        weights = "w(0, b_h)" if attention.normalization == "pooled" else "v_h"
+        write.line(
+            f"Heads that are not equal enter averages with weights proportional to {weights}."
+        )
+    for symbol, value in expansion.bias_functions.items():
+        write.formula(str(symbol), latex(symbol), together(written_out(value)))
+    write.formula(
+        "E at 0", "E(0)", factor(expansion.in_invariants.subs(dict.fromkeys(INVARIANTS, 0)))
+    )
+    for invariant, name in INVARIANTS.items():
         coefficient = expansion.coefficient(invariant)
         if coefficient != 0:
-            write.formula(
-                f"coefficient of {invariant}",
-                rf"\left[E\right]_{{{INVARIANTS[invariant]}}}",
-                coefficient,
-            )
+            write.formula(f"coefficient of {invariant}", rf"\left[E\right]_{{{name}}}", coefficient)
 
+
+def _hessian(write: "_Writer", expansion: OriginExpansion) -> None:
     write.section("Hessian at the origin")
     write.line(
-        "Eigenvalues in (m, rho) for equal head weights; nu_f is an eigenvalue of the "
+        "Eigenvalues in (m, rho) for equal heads; nu_f is an eigenvalue of the "
         "prior's second moment; heads apart has multiplicity H - 1. A displacement grows as "
         "exp(-eigenvalue tau)."
     )
-    for name, eigenvalue in sector_eigenvalues(expansion).items():
+    eigenvalues = sector_eigenvalues(expansion)
+    for name, eigenvalue in eigenvalues.items():
         sector = _SECTORS[name]
         write.formula(
             f"eigenvalue, {sector}", rf"\lambda\left[\text{{{sector}}}\right]", eigenvalue
         )
         if name in ("mean", "difference"):
-            write.formula(
-                f"growth rate, {sector}",
-                rf"\text{{growth rate}}\left[\text{{{sector}}}\right]",
-                -eigenvalue,
-            )
+            write.growth_rate(sector, eigenvalue)
+    resting = solve(L * expansion.attention - 1, v)
+    if resting:
+        write.line(
+            "What is trained beside the keys rests at the origin only where all tokens together have "
+            "attention 1, that is for"
+        )
+        write.formula("v", "v", resting[0])
+        for name in ("mean", "difference"):
+            eigenvalue = expand(eigenvalues[name].subs(v, resting[0]))
+            write.growth_rate(f"{_SECTORS[name]}, at rest", collect(eigenvalue, nu_f, factor))
 
-    write.section("Bayes weight")
+
+def _spike(write: "_Writer", attention: Attention) -> None:
+    """Closed forms of one head on a fixed spike, where there are any."""
+    try:
+        loss = spike_loss(attention)
+    except DeriveError:
+        return
+    write.section("One head on a fixed spike")
     write.line(
-        "Of a position with feature coordinates xi, per principal axis of a Gaussian "
-        "component with mean mu_f and variance nu_f:"
+        "The signal is the number sqrt(nu_f), so a score has the law N(c, q), q = m^2 + r, with c = m "
+        "sqrt(nu_f) for the relevant token (1) and c = 0 for the others (0):"
     )
-    write.formula("log w(xi)", r"\log w(\xi)", gaussian_log_weight())
-    return write.text()
+    write.formula("E w", r"\mathbb E\,w", loss.first)
+    write.formula("E w^2", r"\mathbb E\,w^2", loss.second)
+    if loss.second.has(owens_t):
+        write.raw(
+            "owens_t(h, a) = (1/(2 pi)) int_0^a exp(-h^2 (1 + x^2)/2) / (1 + x^2) dx",
+            r"T(h, a) = \frac1{2\pi}\int_0^a\frac{e^{-h^2(1 + x^2)/2}}{1 + x^2}\,dx",
+        )
+    write.raw(
+        "E = 1 - 2 v A + v^2 B,  A = E_1 w,  B = E_1 w^2 + (L - 1) E_0 w^2",
+        r"E = 1 - 2vA + v^2B,\qquad A = \mathbb E_1 w,\qquad B = \mathbb E_1 w^2 + (L - 1)\,"
+        r"\mathbb E_0 w^2",
+    )
+    write.line("The best v is A/B; it leaves")
+    write.raw("E = 1 - A^2/B", r"E = 1 - \frac{A^2}{B}")
+    try:
+        minimum = spike_minimum(attention)
+    except DeriveError:
+        return
+    write.line("The global minimum is at r = 0 and")
+    write.formula("m_min", r"m_{\min}", minimum.m)
+    write.formula("v_min", r"v_{\min}", minimum.v)
+    write.formula("E_min", r"E_{\min}", minimum.risk)
+    write.line("since the excess is a sum of squares (A and B at r = 0):")
+    write.formula("E - E_min", r"E - E_{\min}", minimum.excess)
 
 
 class _Writer:
@@ -220,7 +331,15 @@ class _Writer:
         self.lines += ["$$" + formula + "$$" if self.latex else f"    {plain}", ""]
 
     def formula(self, plain: str, left: str, right: Expr) -> None:
-        self.raw(f"{plain} = {self._print(right)}", f"{left} = {self._print(right)}")
+        text = self._print(written_out(right))
+        self.raw(f"{plain} = {text}", f"{left} = {text}")
+
+    def growth_rate(self, sector: str, eigenvalue: Expr) -> None:
+        self.formula(
+            f"growth rate, {sector}",
+            rf"\text{{growth rate}}\left[\text{{{sector}}}\right]",
+            -eigenvalue,
+        )
 
     def text(self) -> str:
         return "\n".join(self.lines)

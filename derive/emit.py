@@ -24,8 +24,10 @@ from derive.bayes import bayes_module
 from derive.errors import DeriveError
 from derive.gradient import gradient_module
 from derive.hessian import origin_kernels
-from derive.loss import log_weight_kernel, race_module, score_gradient_kernel
+from derive.loss import race_module, score_gradient_kernel, weight_kernel
+from derive.noise import noise_module
 from derive.spec import Kernel, Module
+from derive.stable import log_softplus, softplus
 
 COMMAND = "headflow derive --write"
 TARGET = Path(__file__).resolve().parent.parent / "numeric" / "_generated"
@@ -55,6 +57,12 @@ class _KernelPrinter(SciPyPrinter):
             raise DeriveError(f"no NumPy or SciPy counterpart: {name}")
         return name.replace("numpy.", "np.")
 
+    def _print_Pi(self, expr: sympy.Basic) -> str:
+        return "np.pi"
+
+    def _print_Exp1(self, expr: sympy.Basic) -> str:
+        return "np.e"
+
     def _print_Trace(self, expr: sympy.Trace) -> str:
         return f"np.trace({self._print(expr.arg)})"
 
@@ -64,6 +72,21 @@ class _KernelPrinter(SciPyPrinter):
         if coefficient == 1:
             return product
         return f"{self.parenthesize(coefficient, PRECEDENCE['Mul'])}*({product})"
+
+    def _print_softplus(self, expr: sympy.Basic) -> str:
+        return f"np.logaddexp(0.0, {self._print(expr.args[0])})"
+
+    def _print_log_softplus(self, expr: sympy.Basic) -> str:
+        x = self._print(expr.args[0])
+        # softplus(x) is exp(x) to the last digit below -40.
+        return f"np.where({x} < -40, {x}, np.log(np.logaddexp(0.0, np.maximum({x}, -40.0))))"
+
+    def _print_expit(self, expr: sympy.Basic) -> str:
+        return f"scipy.special.expit({self._print(expr.args[0])})"
+
+    def _print_softplus_slope(self, expr: sympy.Basic) -> str:
+        x = expr.args[0]
+        return f"np.exp(-{self._print(softplus(-x))} - {self._print(log_softplus(x))})"
 
     def _print_Integral(self, expr: sympy.Integral) -> str:
         return self._print_not_supported(expr)
@@ -80,7 +103,8 @@ def activation_module(attention: Attention) -> Module:
         attention.module,
         f"Kernels of {attention.name} attention.",
         (
-            log_weight_kernel(attention),
+            weight_kernel(attention, 2),
+            weight_kernel(attention, 4),
             score_gradient_kernel(attention),
             *origin_kernels(attention),
         ),
@@ -88,14 +112,15 @@ def activation_module(attention: Attention) -> Module:
             ("NAME", attention.name),
             ("NORMALIZATION", attention.normalization),
             ("PARAMETERS", attention.trained),
-            ("MAX_HEADS", None),
+            ("BACKGROUND", float(attention.background)),
+            ("AVERAGED", attention.averaged),
         ),
     )
 
 
 def all_modules() -> tuple[Module, ...]:
     """Derive all built-in modules from nothing."""
-    shared = (race_module(), gradient_module(), bayes_module())
+    shared = (race_module(), gradient_module(), noise_module(), bayes_module())
     return shared + tuple(activation_module(a) for a in ACTIVATIONS.values())
 
 

@@ -1,46 +1,46 @@
 """Second-order expansion of the population loss at the origin, with symbolic L and H.
 
-Scores are scaled, ``chi -> eps chi``. To second order in eps a token enters through few moments of
-its scores, averaged over heads with weights p_h (1/H, or softmax(b) when weights are pooled):
+At ``m = 0, r = 0`` all scores vanish, and a head gives every token the same share ``a = w / Z`` of its
+attention (``a = w`` where nothing is normalized). Tokens are independent, and only the relevant one has
+a mean score, so to second order in (m, sqrt r) the loss is a sum over tokens that fluctuate one at a
+time. If a token's weight moves by delta in units of Z, shares become (n = 1 if weights are normalized,
+else 0)
 
-    relevant token   <E chi_h>, <E chi_h^2>, <<E chi_h chi_h'>>
-    other tokens                <E chi_h^2>, <<E chi_h chi_h'>>
+    its own      (a + delta) / (1 + n delta)
+    any other    a / (1 + n delta)
 
-so head sums never have to be written out. The race integrals become ``int t^k e^{-L t} dt =
-k! / L^(k+1)``, which keeps L symbolic. The moments are then written in (m, r) and the prior's mean and
-second moment: ``E chi_h = m_h.mu``, ``E chi_h chi_h' = m_h^T (1 + M) m_h' + r_hh'`` for the relevant
-token and the same without M for the others.
+so that the loss is linear in the moments ``E delta_h`` and ``E delta_h delta_h'`` of the relevant token
+(1) and of the others (0):
+
+    E = E0 + sum_h v_h (linear E delta_h + own E delta_h^2) + sum_hh' v_h v_h' pair E delta_h delta_h'
+
+Pooled weights are the same for one head whose weight is the sum over heads. In the scores, ``delta = a
+(w1 chi + w2 chi^2 / 2)`` with the weight's derivatives relative to itself (absolute ones without the
+factor a where nothing is normalized), and ``E chi_h = m_h.mu``, ``E chi_h chi_h' = m_h^T (1 + M) m_h' +
+r_hh'`` for the relevant token, the same without mu and M for the others.
 """
 
 from dataclasses import dataclass
 
-from sympy import (
-    DiracDelta,
-    Expr,
-    Integer,
-    Poly,
-    Symbol,
-    diff,
-    exp,
-    expand,
-    factor,
-    factorial,
-    simplify,
-)
+from sympy import Expr, Integer, Rational, Symbol, diff, expand, factor, log, sqrt, together
 
 from derive.attention import Attention
 from derive.errors import DeriveError
-from derive.symbols import L, chi, t, t_prime
+from derive.spec import Argument, Kernel, Output
+from derive.stable import expit, written_out
+from derive.symbols import H, L, b, chi, v
 
-eps = Symbol("eps", positive=True)
-w, w_prime = Symbol("w", positive=True), Symbol("w'", positive=True)
+REFERENCE = "arXiv 2603.03993, Lemma III.1; `derive.task` section 5"
+# A score next to zero, where a function with a Taylor expansion has the same value.
+PROBE = Rational(1, 10**20)
 
-# Head averages of the relevant token's (1) and the other tokens' (0) score moments.
-mean_1 = Symbol("a_1", real=True)
-head_1, head_0 = Symbol("c_1", real=True), Symbol("c_0", real=True)
-pair_1, pair_0 = Symbol("cc_1", real=True), Symbol("cc_0", real=True)
+share, share_prime = Symbol("a", real=True), Symbol("a'", real=True)
+attended = Symbol("S", real=True)
+normalized = Symbol("n", real=True)
+delta, delta_prime = Symbol("delta", real=True), Symbol("delta'", real=True)
+first, second = Symbol("w1", real=True), Symbol("w2", real=True)
 
-# Head averages of the order parameters: invariants of relabelling heads.
+# Averages of the order parameters over heads and pairs of heads.
 alignment = Symbol("mbar_mu", real=True)
 head_signal, head_norm, head_residual = (
     Symbol(name, real=True) for name in ("avg_mMm", "avg_mm", "avg_r")
@@ -61,22 +61,109 @@ INVARIANTS = {
 
 @dataclass(frozen=True)
 class OriginExpansion:
-    """The expansion of ``E`` at the origin to second order.
+    """The expansion of ``E`` at the origin to second order, for heads of equal b and v.
 
     Attributes
     ----------
-    in_moments : sympy.Expr
-        In head averages of score moments.
     in_invariants : sympy.Expr
-        In `INVARIANTS` of the order parameters, symbolic L.
+        In `INVARIANTS` of the order parameters, symbolic L and H, and in `share`, `first` and
+        `second` as far as these depend on the bias.
+    attention : sympy.Expr
+        Every token's attention at the origin. Trained biases and values rest there if it is 1/L, for
+        which `loss_at_origin` is least.
+    bias_functions : dict
+        What `share`, `first` and `second` stand for.
     """
 
-    in_moments: Expr
     in_invariants: Expr
+    attention: Expr
+    bias_functions: dict[Symbol, Expr]
 
     def coefficient(self, invariant: Symbol) -> Expr:
         """Return the factored coefficient of one invariant."""
         return factor(self.in_invariants.coeff(invariant))
+
+
+@dataclass(frozen=True)
+class TokenCoefficients:
+    """What the loss gains from the fluctuations of one kind of token."""
+
+    linear: Expr
+    own: Expr
+    pair: Expr
+
+
+def token_coefficients(relevant: bool) -> TokenCoefficients:
+    """Derive the loss's coefficients in the moments of one kind of token.
+
+    They are functions of `share`, `share_prime` (of a second head), `attended` (every token's attention
+    at the origin), `normalized` and L.
+    """
+
+    def change(a: Symbol, x: Symbol, moves: bool) -> Expr:
+        return (a + (x if moves else 0)) / (1 + normalized * x) - a
+
+    moved, still = (
+        attended + change(share, delta, moves) + change(share_prime, delta_prime, moves)
+        for moves in (True, False)
+    )
+    if relevant:
+        loss = (1 - moved) ** 2 + (L - 1) * still**2
+    else:
+        loss = (L - 1) * ((1 - still) ** 2 + moved**2 + (L - 2) * still**2)
+
+    def at_origin(*variables: Symbol) -> Expr:
+        return diff(loss, *variables).subs({delta: 0, delta_prime: 0})
+
+    pair = factor(at_origin(delta, delta_prime) / 2)
+    own = factor(at_origin(delta, delta) / 2 - pair.subs(share_prime, share))
+    return TokenCoefficients(factor(at_origin(delta)), own, pair)
+
+
+def loss_at_origin() -> Expr:
+    """Return the loss of the same attention for every token."""
+    return (1 - attended) ** 2 + (L - 1) * attended**2
+
+
+def expansion_kernels() -> tuple[Kernel, ...]:
+    """Return the loss at the origin and what fluctuations add to it as kernels."""
+    relevant, other = token_coefficients(True), token_coefficients(False)
+    shares = (
+        Argument("share", share, "a token's share of a head at the origin"),
+        Argument("share_prime", share_prime, "the same of another head"),
+    )
+    known = (
+        Argument("normalized", normalized, "1 if weights are normalized, else 0"),
+        Argument("L", L, "number of tokens"),
+    )
+    total = Argument("attention", attended, "every token's attention at the origin, sum of v share")
+    return (
+        Kernel(
+            "origin_share",
+            "Loss at the origin, and what one head's fluctuations add to it, per unit of its value.",
+            (shares[0], total, *known),
+            (
+                Output("value", loss_at_origin(), "loss at the origin"),
+                Output("linear_1", relevant.linear, "coefficient of E delta of the relevant token"),
+                Output("own_1", relevant.own, "coefficient of E delta^2 of the relevant token"),
+                Output("linear_0", other.linear, "coefficient of E delta of the others"),
+                Output("own_0", other.own, "coefficient of E delta^2 of the others"),
+            ),
+            REFERENCE,
+        ),
+        Kernel(
+            "origin_pair",
+            "What fluctuations in a pair of heads add to the loss, per unit of both values.",
+            (*shares, *known),
+            (
+                Output(
+                    "pair_1", relevant.pair, "coefficient of E delta delta' of the relevant token"
+                ),
+                Output("pair_0", other.pair, "coefficient of E delta delta' of the others"),
+            ),
+            REFERENCE,
+        ),
+    )
 
 
 def expand_at_origin(attention: Attention) -> OriginExpansion:
@@ -85,105 +172,67 @@ def expand_at_origin(attention: Attention) -> OriginExpansion:
     Parameters
     ----------
     attention : Attention
-        Its log weight's first two derivatives at ``chi = 0`` must not depend on the bias.
 
     Returns
     -------
     OriginExpansion
+
+    Raises
+    ------
+    DeriveError
+        If the weight's first two derivatives at ``chi = 0`` do not exist.
     """
+    values = dict(zip((share, first, second), _at_zero_score(attention), strict=True))
+    symbols = {x: x if value.has(b) else value for x, value in values.items()}
+    a, w1, w2 = symbols.values()
     pooled = attention.normalization == "pooled"
-    first, second = _weight_moments(attention)
-
-    def token(f: Expr, mean: Expr, head: Expr, pair: Expr) -> Expr:
-        """Mean of f(w) over a token whose weight fluctuates about 1, times e^t."""
-        square = pair if pooled else head
-        return (
-            _at_one(f)
-            + eps * first * mean * _at_one(f, w)
-            + eps**2 * (second * head * _at_one(f, w) + first**2 * square * _at_one(f, w, w) / 2)
-        )
-
-    def token_pair(f: Expr, mean: Expr, head: Expr, pair: Expr) -> Expr:
-        """The same for f(w, w') of one token's weights in two heads."""
-        both = _at_one(f, w) + _at_one(f, w_prime)
-        curvature = _at_one(f, w, w) + _at_one(f, w_prime, w_prime)
-        return (
-            _at_one(f)
-            + eps * first * mean * both
-            + eps**2
-            * (
-                second * head * both
-                + first**2 * (head * curvature / 2 + pair * _at_one(f, w, w_prime))
-            )
-        )
-
-    relevant, other = (mean_1, head_1, pair_1), (Integer(0), head_0, pair_0)
-    survives, wins = exp(-t * w), w * exp(-t * w)
-    a = token(wins, *relevant) * _power(token(survives, *other), L - 1)
-    loss = 1 - 2 * _integrate(a, (t,))
-    times: tuple[Symbol, ...] = (t,) if pooled else (t, t_prime)
-    if pooled:
-        average, measure = token, t
-        lost, won = survives, w * wins
-    else:
-        average, measure = token_pair, Integer(1)
-        lost = survives * exp(-t_prime * w_prime)
-        won = wins * w_prime * exp(-t_prime * w_prime)
-    null = average(lost, *other)
-    loss += _integrate(measure * average(won, *relevant) * _power(null, L - 1), times)
-    loss += (L - 1) * _integrate(
-        measure * average(won, *other) * average(lost, *relevant) * _power(null, L - 2), times
-    )
-    in_moments = _truncate(loss)
-    invariants = {
-        mean_1: alignment,
-        head_1: head_signal + head_norm + head_residual,
-        head_0: head_norm + head_residual,
-        pair_1: pair_signal + pair_norm + pair_residual,
-        pair_0: pair_norm + pair_residual,
+    value = v if "v" in attention.trained else attention.value
+    race = a * H if pooled else a
+    at = {
+        share: race,
+        share_prime: race,
+        attended: H * value * a,
+        normalized: Integer(attention.normalized),
     }
-    return OriginExpansion(in_moments, expand(in_moments.subs(invariants)))
-
-
-def _weight_moments(attention: Attention) -> tuple[Expr, Expr]:
-    """First and second Taylor coefficients of ``w(chi) / w(0)``."""
-    ratio = exp(attention.log_weight - attention.log_weight.subs(chi, 0))
-    first = simplify(diff(ratio, chi).subs(chi, 0))
-    second = simplify(diff(ratio, chi, 2).subs(chi, 0)) / 2
-    regular = simplify(ratio.subs(chi, 0)) == 1 and first.is_finite and second.is_finite
-    if not regular or second.has(DiracDelta):
-        raise DeriveError(f"{attention.name}: the weight has no Taylor expansion at chi = 0")
-    if attention.trained and (first.free_symbols | second.free_symbols):
-        raise DeriveError(
-            f"{attention.name}: the log weight's slope at the origin depends on the bias"
+    scale = a if attention.normalized else Integer(1)
+    relevant = (
+        alignment,
+        head_signal + head_norm + head_residual,
+        pair_signal + pair_norm + pair_residual,
+    )
+    other = (Integer(0), head_norm + head_residual, pair_norm + pair_residual)
+    loss = loss_at_origin().xreplace(at)
+    for kind, (mean, heads, pairs) in ((True, relevant), (False, other)):
+        token = token_coefficients(kind)
+        fluctuation = H * scale * (w1 * mean + w2 * heads / 2)
+        squares = H**2 * pairs if pooled else H * heads
+        loss += value * token.linear.xreplace(at) * fluctuation
+        loss += (scale * w1) ** 2 * (
+            value * token.own.xreplace(at) * squares
+            + (value * H) ** 2 * token.pair.xreplace(at) * pairs
         )
-    return first, second
+    kept = {x: y for x, y in values.items() if symbols[x] == x}
+    return OriginExpansion(expand(loss), at[attended], kept)
 
 
-def _at_one(f: Expr, *variables: Symbol) -> Expr:
-    """A derivative of f at unit weights, with its exponential factor divided out."""
-    value = (diff(f, *variables) if variables else f).subs({w: 1, w_prime: 1})
-    unit = exp(-t - t_prime) if f.has(t_prime) else exp(-t)
-    return simplify(value / unit)
+def _at_zero_score(attention: Attention) -> tuple[Expr, Expr, Expr]:
+    """A token's share at the origin, and the weight's first two derivatives in chi."""
+    weight = attention.log_weight if attention.normalized else attention.weight
+    functions = (weight, *attention.derivatives(2)[:2])
+    if not all(map(_is_continuous, functions)):
+        raise DeriveError(f"{attention.name}: the weight has no Taylor expansion at chi = 0")
+    value, w1, w2 = (f.subs(chi, 0) for f in functions)
+    if attention.normalized:
+        rivals = L * H if attention.normalization == "pooled" else L
+        background = attention.background
+        # The logistic function does not overflow, whatever the bias is.
+        value = (expit(value + log(rivals / background)) if background else Integer(1)) / rivals
+        value = value if value.has(b) else together(written_out(value))
+    return value, w1, w2
 
 
-def _truncate(expression: Expr) -> Expr:
-    """Drop powers of eps beyond the second, then set eps to one."""
-    poly = Poly(expand(expression), eps)
-    return sum((factor(c) for (k,), c in poly.terms() if k <= 2), start=Integer(0))
-
-
-def _power(expression: Expr, exponent: Expr) -> Expr:
-    """``(1 + x)^n`` for x of second order in eps."""
-    return 1 + exponent * expand(expression - 1)
-
-
-def _integrate(polynomial: Expr, times: tuple[Symbol, ...]) -> Expr:
-    """Integrate ``polynomial exp(-L t)`` over each of the race times, term by term."""
-    result = Integer(0)
-    for powers, coefficient in Poly(expand(polynomial), *times).terms():
-        term = coefficient
-        for k in powers:
-            term *= factorial(k) / L ** (k + 1)
-        result += term
-    return result
+def _is_continuous(function: Expr) -> bool:
+    """Whether a function of chi has a value at 0, the same from both sides."""
+    function = written_out(function).subs(b, Rational(1, 3))
+    at, *beside = (function.subs(chi, x).n(30) for x in (0, PROBE, -PROBE))
+    return at.is_comparable and all(abs(x - at) <= sqrt(PROBE) * (1 + abs(at)) for x in beside)

@@ -9,23 +9,14 @@ Every token's scores are Gaussian (a mixture, if the prior is one): mean ``c = m
 so a law's share of the gradient is the chain rule below.
 """
 
-from sympy import Add, Expr, MatrixExpr, Trace, Transpose, ZeroMatrix
+from sympy import Add, Expr, MatrixExpr, Trace, Transpose
 
-from derive.expansion import (
-    OriginExpansion,
-    alignment,
-    head_norm,
-    head_residual,
-    head_signal,
-    pair_norm,
-    pair_residual,
-    pair_signal,
-)
+from derive.expansion import expansion_kernels
 from derive.spec import Argument, Kernel, Module, Output
-from derive.symbols import G, Gamma, M, P, S, V, gain, kappa, m, mu, p, r, rho
+from derive.symbols import G, Gamma, M, S, V, gain, kappa, m, mu, r, rho
 from derive.task import score_covariance, score_mean
 
-SYMMETRIC = (Gamma, G, M, P, S, V, r)
+SYMMETRIC = (Gamma, G, M, S, V, r)
 
 
 def matrix_gradient(scalar: Expr, x: MatrixExpr) -> MatrixExpr:
@@ -41,40 +32,6 @@ def law_gradient() -> tuple[MatrixExpr, MatrixExpr]:
     """Return one token law's share of dE/dm and dE/dr."""
     change = Trace(gain.T * score_mean()) + Trace(Gamma * score_covariance())
     return matrix_gradient(change, m), matrix_gradient(change, r)
-
-
-def origin_invariants() -> dict[Expr, Expr]:
-    """Return each invariant of the origin expansion as a trace in (m, r), head weights p."""
-    return {
-        alignment: Trace(p.T * m * mu),
-        head_signal: Trace(P * m * M * m.T),
-        head_norm: Trace(P * m * m.T),
-        head_residual: Trace(P * r),
-        pair_signal: Trace(p.T * m * M * m.T * p),
-        pair_norm: Trace(p.T * m * m.T * p),
-        pair_residual: Trace(p.T * r * p),
-    }
-
-
-def origin_gradient(expansion: OriginExpansion) -> tuple[Expr, MatrixExpr, MatrixExpr]:
-    """Return the origin expansion and its derivatives in m and r, as matrix expressions."""
-    loss = expansion.in_invariants
-    traces = origin_invariants()
-    value = loss.subs(dict.fromkeys(traces, 0))
-    in_m: list[MatrixExpr] = []
-    in_r: list[MatrixExpr] = []
-    for invariant, trace in traces.items():
-        coefficient = expansion.coefficient(invariant)
-        value += coefficient * trace
-        if coefficient == 0:
-            continue
-        target, x = (in_r, r) if trace.has(r) else (in_m, m)
-        target.append(coefficient * matrix_gradient(trace, x))
-    return value, _total(in_m, m), _total(in_r, r)
-
-
-def _total(terms: list[MatrixExpr], x: MatrixExpr) -> MatrixExpr:
-    return sum(terms, start=ZeroMatrix(*x.shape))
 
 
 def flow_field() -> tuple[MatrixExpr, MatrixExpr]:
@@ -99,7 +56,7 @@ def gradient_module() -> Module:
     }
     return Module(
         "order_parameters",
-        "Chain rule from score moments to order parameters, and the flow.",
+        "Chain rule from score moments to order parameters, the flow, and the loss at the origin.",
         (
             Kernel(
                 "law_gradient",
@@ -126,5 +83,6 @@ def gradient_module() -> Module:
                 (Output("in_tau", in_factor, "drho/dtau", "(H, H)"),),
                 "`derive.task` section 3",
             ),
+            *expansion_kernels(),
         ),
     )

@@ -1,18 +1,19 @@
 """Hessian at the origin, block by block, and the growth rates that it gives.
 
-Heads are interchangeable at the origin, so the Hessian in (m, rho) splits into head sectors: the mean
-(all heads move alike) and the H - 1 differences (displacements that sum to zero). In a sector, along
-one eigenvector of the second moment with eigenvalue nu, displace ``m_h = x e_h`` with ``|e| = 1`` and
-differentiate twice in x. A residual direction is the same with ``rho_h = x e_h``. The growth rate of
-gradient flow is minus the eigenvalue.
+Heads of equal bias and value are interchangeable at the origin, so the Hessian in (m, rho) splits into
+head sectors: the mean (all heads move alike) and the H - 1 differences (displacements that sum to
+zero). In a sector, along one eigenvector of the second moment with eigenvalue nu, displace ``m_h = x
+e_h`` with ``|e| = 1``: an average over heads becomes ``x^2 / H``, and so does one over pairs of heads in
+the mean sector, while it vanishes in the others. A residual direction is the same with ``rho_h = x
+e_h``. The growth rate of gradient flow is minus the eigenvalue.
 """
 
-from sympy import Expr, Symbol, diff, factor
+from sympy import Expr, Integer, Symbol, count_ops, factor
 
 from derive.attention import Attention
 from derive.expansion import (
+    REFERENCE,
     OriginExpansion,
-    alignment,
     expand_at_origin,
     head_norm,
     head_residual,
@@ -21,17 +22,12 @@ from derive.expansion import (
     pair_residual,
     pair_signal,
 )
-from derive.gradient import origin_gradient
 from derive.spec import Argument, Kernel, Output
-from derive.symbols import H, L, M, P, m, mu, nu_f, p, r
-
-x = Symbol("x", real=True)
-
-REFERENCE = "arXiv 2603.03993, Lemma III.1; `derive.task` section 5"
+from derive.symbols import H, L, b, nu_f, v
 
 
 def sector_eigenvalues(expansion: OriginExpansion) -> dict[str, Expr]:
-    """Return the Hessian's eigenvalues at the origin, by sector, for equal head weights 1/H.
+    """Return the Hessian's eigenvalues at the origin, by sector, for heads of equal b and v.
 
     Returns
     -------
@@ -39,60 +35,25 @@ def sector_eigenvalues(expansion: OriginExpansion) -> dict[str, Expr]:
         Keys ``mean``, ``difference`` (along a feature of second moment nu), ``residual_mean``,
         ``residual_difference`` (per residual dimension).
     """
-    average = x**2 / H
-    signal = {head_signal: nu_f * average, head_norm: average, alignment: 0}
-    residual = {head_residual: average}
-    sectors = {
-        "mean": signal | {pair_signal: nu_f * average, pair_norm: average},
-        "difference": signal,
-        "residual_mean": residual | {pair_residual: average},
-        "residual_difference": residual,
-    }
-    invariants = (
-        alignment,
-        head_signal,
-        head_norm,
-        head_residual,
-        pair_signal,
-        pair_norm,
-        pair_residual,
-    )
+
+    def curvature(*invariants: Symbol) -> Expr:
+        terms = [2 / H * expansion.coefficient(x) for x in invariants]
+        total = sum(terms, start=Integer(0))
+        return min(factor(total), total, key=count_ops)
+
     return {
-        name: factor(
-            diff(expansion.in_invariants.subs(dict.fromkeys(invariants, 0) | displacement), x, 2)
-        )
-        for name, displacement in sectors.items()
+        "mean": nu_f * curvature(head_signal, pair_signal) + curvature(head_norm, pair_norm),
+        "difference": nu_f * curvature(head_signal) + curvature(head_norm),
+        "residual_mean": curvature(head_residual, pair_residual),
+        "residual_difference": curvature(head_residual),
     }
 
 
 def origin_kernels(attention: Attention) -> tuple[Kernel, ...]:
-    """Return loss, gradient and Hessian eigenvalues at the origin as kernels."""
+    """Return the Hessian's eigenvalues at the origin as a kernel."""
     expansion = expand_at_origin(attention)
-    value, in_m, in_r = origin_gradient(expansion)
-    sectors = sector_eigenvalues(expansion)
-    tokens = Argument("L", L, "number of tokens", "()")
-    domain = "small (m, sqrt r); L >= 1"
+    trained = {"b": Argument("b", b, "bias of every head"), "v": Argument("v", v, "its value")}
     return (
-        Kernel(
-            "origin_expansion",
-            "Second-order expansion of the loss at the origin, and its gradient.",
-            (
-                Argument("m", m, "alignments", "(H, F)"),
-                Argument("r", r, "residual overlap", "(H, H)"),
-                Argument("mu", mu, "prior mean", "(F, 1)"),
-                Argument("M", M, "prior second moment", "(F, F)"),
-                Argument("p", p, "head weights, sum one", "(H, 1)"),
-                Argument("P", P, "diag(p)", "(H, H)"),
-                tokens,
-            ),
-            (
-                Output("value", value, "loss to second order", "()"),
-                Output("in_m", in_m, "dE/dm", "(H, F)"),
-                Output("in_r", in_r, "dE/dr", "(H, H)"),
-            ),
-            REFERENCE,
-            domain,
-        ),
         Kernel(
             "origin_eigenvalues",
             "Eigenvalues of the Hessian in (m, rho) at the origin, by head sector.",
@@ -100,12 +61,17 @@ def origin_kernels(attention: Attention) -> tuple[Kernel, ...]:
                 Argument("L", L, "number of tokens"),
                 Argument("H", H, "number of heads"),
                 Argument("nu", nu_f, "eigenvalues of the prior's second moment"),
+                *(trained[name] for name in attention.trained),
             ),
             tuple(
-                Output(name, eigenvalue, f"{name.replace('_', ' ')} sector")
-                for name, eigenvalue in sectors.items()
+                Output(
+                    name,
+                    eigenvalue.subs(expansion.bias_functions),
+                    f"{name.replace('_', ' ')} sector",
+                )
+                for name, eigenvalue in sector_eigenvalues(expansion).items()
             ),
             REFERENCE,
-            "equal head weights",
+            "heads of equal bias and value",
         ),
     )

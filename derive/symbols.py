@@ -5,7 +5,7 @@ the next. Assumptions (real, positive, integer) live on the symbols: loose ones 
 ``DiracDelta`` and ``Abs`` behind in second derivatives.
 """
 
-from sympy import Identity, MatrixSymbol, Symbol
+from sympy import MatrixSymbol, Symbol
 
 # Sizes.
 L = Symbol("L", integer=True, positive=True)
@@ -21,9 +21,7 @@ theta = Symbol("theta", real=True)
 mu_f = Symbol("mu_f", real=True)
 nu_f = Symbol("nu_f", positive=True)
 
-# Race time t = exp(-u), and a token's weight measured in it, tau = t w = exp(log w - u).
-t = Symbol("t", positive=True)
-t_prime = Symbol("t'", positive=True)
+# A token's weight in units of the race time t = exp(-u), tau = t w = exp(log w - u).
 tau = Symbol("tau", nonnegative=True)
 
 # Order parameters and prior moments as matrices.
@@ -33,11 +31,8 @@ rho = MatrixSymbol("rho", H, H)
 mu = MatrixSymbol("mu", F, 1)
 M = MatrixSymbol("M", F, F)
 S = MatrixSymbol("S", F, F)
-p = MatrixSymbol("p", H, 1)
-P = MatrixSymbol("P", H, H)
 Gamma = MatrixSymbol("Gamma", H, H)
 G = MatrixSymbol("G", H, H)
 V = MatrixSymbol("V", H, H)
 gain = MatrixSymbol("g", H, 1)
-identity = Identity(F)
 kappa = Symbol("kappa", nonnegative=True)

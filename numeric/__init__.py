@@ -3,10 +3,13 @@
 The rooms, from the input to the figure:
 
 experiment   an experiment file: TOML into validated dataclasses
-task         signal priors, task, attention layer, state
-quadrature   rules for Gaussian scores and for the race time
-race         race integrals with derivatives in a token's score law; `pairs` of heads, `pooled` heads
+prior        signal priors
+task         task, attention layer, state; `activation`: built-in and user-defined kernels
+quadrature   rules for Gaussian scores and for the race time; `refine`: digits raised until errors are small
+race         races of a token's score law; `heads` and `pairs` of them on their own, `pooled` heads
 loss         exact population loss and gradient, with an error
+hessian      exact Hessian of the loss in (m, r) and (m, rho), by `curvature`
+origin       second-order expansion at the origin
 scores       one sample: attention weights and score gradients
 noise        noise matrix V of finite-step SGD; random initial states
 flow         order-parameter flow; first passages; excursions
@@ -19,7 +22,8 @@ cli          the command ``headflow``; `commands` has what it computes
 errors       typed errors; `validate` checks arguments; `files` writes whole files
 
 `_generated` holds the kernels that `derive` writes; import them directly to reuse a formula. Nothing
-here imports SymPy, except the two commands that print derivations.
+here imports SymPy, except the two commands that print derivations, and an experiment file that defines
+an activation of its own.
 """
 
 from importlib import import_module
@@ -37,21 +41,20 @@ if TYPE_CHECKING:
     )
     from numeric.experiment import Experiment, example_names, load_experiment
     from numeric.flow import Flow, integrate_flow
+    from numeric.hessian import FactorHessian, LossHessian, factor_hessian, loss_hessian
     from numeric.loss import Loss, population_loss
     from numeric.noise import initial_state, noise_matrix
-    from numeric.sgd import SGDRuns, run_sgd
-    from numeric.spectrum import Spectrum, hessian_spectrum
-    from numeric.task import (
-        Attention,
+    from numeric.prior import (
         DiscretePrior,
         GaussianPrior,
         MixturePrior,
-        State,
-        Task,
         empirical,
         flipped_spike,
         isotropic,
     )
+    from numeric.sgd import SGDRuns, run_sgd
+    from numeric.spectrum import Spectrum, hessian_spectrum
+    from numeric.task import Attention, State, Task
 
 _ROOMS = {
     "bayes": ("Risk", "bayes_risk", "log_bayes_weight"),
@@ -65,21 +68,20 @@ _ROOMS = {
     ),
     "experiment": ("Experiment", "example_names", "load_experiment"),
     "flow": ("Flow", "integrate_flow"),
+    "hessian": ("FactorHessian", "LossHessian", "factor_hessian", "loss_hessian"),
     "loss": ("Loss", "population_loss"),
     "noise": ("initial_state", "noise_matrix"),
     "sgd": ("SGDRuns", "run_sgd"),
     "spectrum": ("Spectrum", "hessian_spectrum"),
-    "task": (
-        "Attention",
+    "prior": (
         "DiscretePrior",
         "GaussianPrior",
         "MixturePrior",
-        "State",
-        "Task",
         "empirical",
         "flipped_spike",
         "isotropic",
     ),
+    "task": ("Attention", "State", "Task"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -6,17 +6,16 @@ section 6), so the risk ``1 - E p_eps`` is one race integral whatever L, over th
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from scipy.special import logsumexp
 
 from numeric._generated import bayes
 from numeric.errors import QuadratureError
+from numeric.prior import Prior
 from numeric.quadrature import (
     Array,
     Rule,
-    extrapolated_error,
     gaussian_rule,
     principal_axes,
     product_rule,
@@ -25,8 +24,9 @@ from numeric.quadrature import (
     stretched_net,
     symmetric_root,
 )
-from numeric.race import Points, race_grid, race_of_points
-from numeric.task import Prior, Task
+from numeric.race import Points, locate, race_of_points
+from numeric.refine import refine
+from numeric.task import Task
 from numeric.validate import real_number
 
 # Points of a product rule over all laws, to integrate and to locate the race; then the nets that are
@@ -36,7 +36,7 @@ NETS, NET_SIZE, LEAST_NET, SAMPLED_DIGITS = 8, 16_384, 512, 7.0
 SAMPLED_TAIL = 1e-5
 # Race functions of all of them.
 MOST_SAMPLED = 2e8
-MOST_DIGITS = 13.0
+LEAST_DIGITS, MOST_DIGITS = 5.0, 13.0
 # The log weight is quadratic in the signal; beyond this it is certainly out of reach.
 LARGEST_SIGNAL = 1e5
 # Points times components of a prior that are held at a time.
@@ -122,31 +122,26 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
         raise QuadratureError(
             f"prior: found signals of size {size:.3g}, expected at most {LARGEST_SIGNAL:g}"
         )
-    digits = float(np.clip(1 - np.log10(tol), 5.0, MOST_DIGITS - 2))
-    steps = [_race(task, digits - 3), _race(task, digits - 1.5), _race(task, digits)]
-    while True:
-        if None in steps:
-            return _sampled(task)
-        (first, _), (second, _), (won, squared) = cast(list[tuple[float, float]], steps[-3:])
-        error = extrapolated_error(abs(second - first), abs(won - second)) + abs(won - squared)
-        if error <= tol or digits >= MOST_DIGITS:
-            return Risk(max(1 - won, 0.0), error, "quadrature")
-        digits = min(digits + 1.5, MOST_DIGITS)
-        finer = _race(task, digits)
-        if finer is None:
-            return Risk(max(1 - won, 0.0), error, "quadrature")
-        steps.append(finer)
+    try:
+        (won, squared), (error,) = refine(
+            lambda digits: _race(task, digits),
+            lambda a, b: (abs(a[0] - b[0]),),
+            tol,
+            1 - np.log10(tol),
+            LEAST_DIGITS,
+            MOST_DIGITS,
+        )
+    except QuadratureError:
+        return _sampled(task)
+    return Risk(max(1 - won, 0.0), error + abs(won - squared), "quadrature")
 
 
-def _race(task: Task, digits: float) -> tuple[float, float] | None:
-    """Return (A, B) by a product rule, or None where it has too many points."""
+def _race(task: Task, digits: float) -> tuple[float, float]:
+    """Return (A, B) by a product rule."""
     laws = list(_laws(task))
     most = MOST_POINTS // len(laws)
-    try:
-        grids = [_product(mean, cov, task, digits, most) for _, mean, cov in laws]
-        return _integrate(task, laws, grids, _locate(task, laws, digits))
-    except QuadratureError:
-        return None
+    grids = [_product(mean, cov, task, digits, most) for _, mean, cov in laws]
+    return _integrate(task, laws, grids, _locate(task, laws, digits))
 
 
 def _sampled(task: Task) -> Risk:
@@ -188,7 +183,8 @@ def _locate(
             grid = mean + z @ symmetric_root(cov), weights
         coarse.append(_points(grid, task))
     mix = [weight for weight, _, _ in laws[1:]]
-    return race_grid(coarse[0], list(zip(mix, coarse[1:], strict=True)), float(task.tokens), digits)
+    where = locate(coarse[0], list(zip(mix, coarse[1:], strict=True)), float(task.tokens), digits)
+    return where.rule(digits)
 
 
 def _laws(task: Task) -> Iterator[tuple[float, Array, Array]]:
@@ -235,7 +231,8 @@ def _points(grid: Rule, task: Task) -> Points:
     size = max(1, MOST_TERMS // len(task.prior.components()[0]))
     blocks = [grid[0][i : i + size] for i in range(0, len(grid[0]), size)]
     log_weight = np.concatenate([log_bayes_weight(xi, task.prior) for xi in blocks])[None]
-    return Points(log_weight, grid[1][None], np.ones((*log_weight.shape, 1)))
+    none = np.empty((*log_weight.shape, 0))
+    return Points(log_weight, grid[1][None], none, none, none)
 
 
 def _integrate(

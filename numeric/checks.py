@@ -6,15 +6,15 @@ against `FALSE_ALARM` divided by their number (Bonferroni). Deterministic checks
 that the routine itself reports, or with a stated tolerance.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri, stdtr
 
-from numeric._generated import ACTIVATIONS
 from numeric.bayes import Risk
 from numeric.flow import Flow, integrate_flow
 from numeric.loss import MOST_POINTS, evaluate, population_loss, token_laws
+from numeric.origin import origin_attention, origin_eigenvalues, origin_expansion
 from numeric.quadrature import Array, symmetric_root
 from numeric.scores import attention_weights
 from numeric.sgd import SGDRuns
@@ -22,6 +22,8 @@ from numeric.spectrum import Spectrum, feature_axes, hessian_spectrum
 from numeric.task import Attention, State, Task
 
 FALSE_ALARM = 1e-6
+# A growth rate that is zero but for rounding.
+SLOWEST = 1e-9
 
 
 @dataclass(frozen=True)
@@ -110,13 +112,14 @@ def monte_carlo_loss(
     rng = np.random.default_rng(np.random.SeedSequence(seed))
     null, _ = token_laws(state, task)
     root = symmetric_root(null.cov)
+    values = attention.value if state.v is None else state.v
     chunk = max(1, 4_000_000 // (task.tokens * attention.heads))
     losses = []
     for start in range(0, samples, chunk):
         size = min(chunk, samples - start)
         chi = rng.standard_normal((size, task.tokens, attention.heads)) @ root
         chi[:, 0] += task.prior.sample(rng, size) @ state.m.T
-        _, a = attention_weights(chi.transpose(0, 2, 1), state.b, attention.activation)
+        _, a = attention_weights(chi.transpose(0, 2, 1), state.b, values, attention.kernel)
         losses.append(1 - 2 * a[:, 0] + (a**2).sum(axis=1))
     values = np.concatenate(losses)
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
@@ -143,23 +146,6 @@ def loss_checks(
     return result
 
 
-def origin_loss(state: State, task: Task, attention: Attention) -> float:
-    """Return the derived second-order expansion of the loss at the origin."""
-    bias = np.zeros(attention.heads) if state.b is None else state.b
-    weights = np.exp(bias - bias.max())
-    weights /= weights.sum()
-    value, _, _ = ACTIVATIONS[attention.activation].origin_expansion(
-        state.m,
-        state.r,
-        task.prior.mean[:, None],
-        task.prior.second_moment,
-        weights[:, None],
-        np.diag(weights),
-        task.tokens,
-    )
-    return float(value)
-
-
 def expansion_check(state: State, task: Task, attention: Attention) -> Check:
     """What the origin expansion misses at second order, relative to its second-order term.
 
@@ -176,16 +162,17 @@ def expansion_check(state: State, task: Task, attention: Attention) -> Check:
     scales = np.array([1.0, 0.75, 0.5, 0.35])
 
     def at(scale: float) -> State:
-        return State(scale * unit * state.m, (scale * unit) ** 2 * state.r, state.b)
+        return replace(state, m=scale * unit * state.m, r=(scale * unit) ** 2 * state.r)
+
+    def expanded(scale: float) -> float:
+        return origin_expansion(at(scale), task, attention).value
 
     missed = [
-        float(evaluate(at(s), task, attention, 13.0, MOST_POINTS).value)
-        - origin_loss(at(s), task, attention)
+        float(evaluate(at(s), task, attention, 13.0, MOST_POINTS).value) - expanded(s)
         for s in scales
     ]
     coefficient = float(np.linalg.solve(scales[:, None] ** powers, missed)[0])
-    second = origin_loss(at(1.0), task, attention) + origin_loss(at(-1.0), task, attention)
-    second = abs(second / 2 - origin_loss(at(0.0), task, attention))
+    second = abs((expanded(1.0) + expanded(-1.0)) / 2 - expanded(0.0))
     return within(
         "origin expansion: what it misses at second order, relatively",
         coefficient / max(second, 1e-9),
@@ -229,24 +216,28 @@ def _expanded(spectrum: Spectrum) -> Array:
 def growth_check(task: Task, attention: Attention) -> Check | None:
     """Exponent of the early flow against the derived growth rate of the fastest head displacement.
 
-    None where the origin is no saddle (mean signal) or has no growing displacement.
+    None where the origin is no saddle (mean signal, or biases and values that drift there) or has no
+    growing displacement.
     """
-    if np.abs(task.prior.mean).max(initial=0.0) > 0 or task.prior.features == 0:
+    heads, features = attention.heads, task.prior.features
+    if np.abs(task.prior.mean).max(initial=0.0) > 0 or features == 0:
+        return None
+    state = State(np.zeros((heads, features)), 1e-8 * np.eye(heads)).check(attention, features)
+    total = task.tokens * origin_attention(state, task, attention)
+    if state.v is not None and total != 0:
+        # Trained values start where all tokens' attention sums to one: they rest there at the origin.
+        state, total = replace(state, v=state.v / total), 1.0
+    if attention.parameters and abs(total - 1) > 1e-9:
         return None
     moments, axes = feature_axes(task)
     leading = int(np.argmax(moments))
-    heads = attention.heads
-    mean, difference, _, _ = ACTIVATIONS[attention.activation].origin_eigenvalues(
-        task.tokens, heads, float(moments[leading])
-    )
-    along = np.zeros(heads)
-    along[:2] = (1.0, -1.0) if heads > 1 else 1.0
-    rate = -float(difference if heads > 1 else mean)
-    if heads == 1:
-        along = np.ones(1)
-    if rate <= 0:
+    mean, difference, _, _ = origin_eigenvalues(state, task, attention, float(moments[leading]))
+    rate = -(difference if heads > 1 else mean)
+    if rate <= SLOWEST:
         return None
-    state = State(1e-4 * np.outer(along, axes[:, leading]), 1e-8 * np.eye(heads))
+    along = np.zeros(heads)
+    along[:2] = (1.0, -1.0)[:heads]
+    state = replace(state, m=1e-4 * np.outer(along, axes[:, leading]))
     path = integrate_flow(
         state, task, attention, np.linspace(0, 2 / rate, 41), digits=9.0, rtol=1e-8
     )
@@ -288,7 +279,7 @@ def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: in
     Returns
     -------
     list of Check
-        Every entry of m, r and b at every recorded time but the first.
+        Every entry of m, r, b and v at every recorded time but the first.
     """
     entries: list[tuple[str, Array, Array, Array]] = []
     heads, features = path.m.shape[1:]
@@ -301,10 +292,13 @@ def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: in
             entries.append(
                 (f"r[{h + 1},{k + 1}]", large.r[..., h, k], small.r[..., h, k], path.r[:, h, k])
             )
-    if large.b is not None and small.b is not None and path.b is not None:
-        entries += [
-            (f"b[{h + 1}]", large.b[..., h], small.b[..., h], path.b[:, h]) for h in range(heads)
-        ]
+    for name in ("b", "v"):
+        first, second, predicted = (getattr(x, name) for x in (large, small, path))
+        if predicted is not None:
+            entries += [
+                (f"{name}[{h + 1}]", first[..., h], second[..., h], predicted[:, h])
+                for h in range(heads)
+            ]
     # The O(1/D^2) remainder of a mean, relative to its O(1/D) part; the flow's own error.
     remainder = 2 * (heads + features + 2) / large.dimension
     drift = path.gradient_error + path.noise_error

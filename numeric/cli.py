@@ -226,7 +226,7 @@ def _show(compute: commands.Compute, arguments: argparse.Namespace) -> int:
     experiment = load_experiment(arguments.file)
     attention = experiment.attention
     title = (
-        f"{experiment.name}: {attention.activation}, H = {attention.heads}, "
+        f"{experiment.name}: {attention.name}, H = {attention.heads}, "
         f"F = {experiment.task.prior.features}, L = {experiment.task.tokens}"
     )
     if arguments.plot is not None:

@@ -31,7 +31,8 @@ def loss(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
     state, words = _start(experiment)
     tol = given.tol if given.tol is not None else 1e-12 if experiment.attention.heads == 1 else 1e-8
     loss = population_loss(state, experiment.task, experiment.attention, tol)
-    gradient = {"m": loss.m, "r": loss.r} | ({} if loss.b is None else {"b": loss.b})
+    parts = {name: getattr(loss, name) for name in ("m", "r", "b", "v")}
+    gradient = {name: values for name, values in parts.items() if values is not None}
     lines = [
         words,
         "",
@@ -89,7 +90,10 @@ def flow(experiment: "Experiment", _: argparse.Namespace, progress: Progress) ->
     ]
     noise = f", of kappa V {path.noise_error:.1e}" if path.kappa else ""
     lines.append(f"error of the loss {path.loss_error:.1e}{noise}")
-    names = ("tau", "loss", "m", "r", "first_passage", "status", *(["b"] * (path.b is not None)))
+    names = (
+        *("tau", "loss", "m", "r", "first_passage", "status"),
+        *experiment.attention.parameters,
+    )
     entries = {name: getattr(path, name) for name in names}
     entries["excursions"] = [vars(excursion) for excursion in path.excursions]
     return (
@@ -146,7 +150,7 @@ def sgd(experiment: "Experiment", _: argparse.Namespace, progress: Progress) -> 
         progress=partial(progress, "SGD"),
     )
     entries: dict[str, object] = {"tau": runs.tau, "samples": runs.samples}
-    for name in ("m", "r", "b"):
+    for name in ("m", "r", "b", "v"):
         values = getattr(runs, name)
         if values is not None:
             entries[name], entries[f"{name}_error"] = _mean_and_error(values)

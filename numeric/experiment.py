@@ -15,19 +15,16 @@ from typing import TypeVar
 import numpy as np
 
 from numeric.errors import NOTHING, ExperimentError, InputError, Verbatim
-from numeric.task import (
-    MOST_HEADS,
-    Attention,
+from numeric.prior import (
     DiscretePrior,
     GaussianPrior,
     MixturePrior,
     Prior,
-    State,
-    Task,
     empirical,
     flipped_spike,
     isotropic,
 )
+from numeric.task import MOST_HEADS, Attention, State, Task
 from numeric.validate import (
     choices_words,
     one_of,
@@ -242,7 +239,7 @@ def parse_experiment(
     return _Table(file, "", entries).build(
         partial(Experiment, name, path),
         task=lambda task: task.build(Task, prior=lambda prior: prior.build_kind(priors)),
-        attention=lambda attention: attention.build(Attention),
+        attention=lambda attention: attention.build(_attention),
         state=lambda state: state.build(_state),
         flow=lambda flow: flow.build(FlowSettings),
         sgd=lambda sgd: sgd.build(SGDSettings),
@@ -303,6 +300,40 @@ class _Table:
             kind = one_of("kind", self.entries.get("kind", NOTHING), kinds)
         others = {name: entry for name, entry in self.entries.items() if name != "kind"}
         return _Table(self.file, self.key, others).build(kinds[kind])
+
+
+def _attention(
+    heads: object,
+    activation: object = None,
+    weight: object = None,
+    normalization: object = None,
+    background: object = 0,
+    trained: object = (),
+) -> Attention:
+    """Make an attention layer of a built-in activation, or of one that the file defines."""
+    own = {"weight": weight, "normalization": normalization}
+    if activation is not None or not any(value is not None for value in own.values()):
+        for name, value in own.items():
+            if value is not None:
+                raise InputError(name, value, "none beside the name of an activation")
+        for name, value in (("background", background), ("trained", trained)):
+            if value not in (0, ()):
+                raise InputError(name, value, "none, without a weight of your own")
+        return Attention(NOTHING if activation is None else activation, heads)  # type: ignore[arg-type]
+    for name, value in own.items():
+        if value is None:
+            raise InputError(name, NOTHING, "a text, to define an activation")
+    # The derivation needs SymPy, which numbers do not: it is imported for such a file only.
+    from derive.errors import DeriveError
+    from derive.user import user_attention
+
+    try:
+        definition = user_attention(weight, normalization, background, trained)
+        return Attention(definition, heads)  # type: ignore[arg-type]
+    except DeriveError as error:
+        name, _, rest = str(error).partition(": found ")
+        found, _, expected = rest.rpartition(", expected ")
+        raise InputError(name, Verbatim(found), expected) from None
 
 
 def _state(m: object, r: object = None, b: object = None, v: object = None) -> State:

@@ -1,10 +1,10 @@
 """Order-parameter flow: the D -> infinity limit of training.
 
-``dm/dtau = -dE/dm``, ``dr/dtau = -2 (G r + r G) + kappa V``, ``db/dtau = -dE/db`` (`derive.task`
-section 3). At kappa = 0 a factor rho of ``r = rho rho^T`` flows, ``drho/dtau = -2 G rho``, so r is
-positive semi-definite by construction and keeps its rank. At kappa > 0 the overlap itself flows; V
-is positive semi-definite, so r is in exact arithmetic, and its projection onto that cone removes
-what integration leaves below zero.
+``dm/dtau = -dE/dm``, ``dr/dtau = -2 (G r + r G) + kappa V``, ``db/dtau = -dE/db`` and ``dv/dtau =
+-dE/dv`` (`derive.task` section 3). At kappa = 0 a factor rho of ``r = rho rho^T`` flows, ``drho/dtau =
+-2 G rho``, so r is positive semi-definite by construction and keeps its rank. At kappa > 0 the overlap
+itself flows; V is positive semi-definite, so r is in exact arithmetic, and its projection onto that cone
+removes what integration leaves below zero.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from numeric._generated import order_parameters
 from numeric.errors import FlowError, InputError
 from numeric.loss import Loss, evaluate, gradient_distance
 from numeric.noise import noise_matrix
-from numeric.quadrature import Array
+from numeric.quadrature import Array, principal_axes
 from numeric.spectrum import hessian_spectrum
 from numeric.task import Attention, State, Task
 from numeric.validate import real_array, real_number
@@ -57,7 +57,7 @@ class Flow:
     tau : (n,) array
     loss : (n,) array
     m, r : (n, H, F), (n, H, H) arrays
-    b : (n, H) array or None
+    b, v : (n, H) arrays or None
     first_passage : (F,) array
         First tau with ``norm(m[:, f]) > threshold``; NaN if there is none.
     excursions : tuple of Excursion
@@ -76,6 +76,7 @@ class Flow:
     m: Array
     r: Array
     b: Array | None
+    v: Array | None
     first_passage: Array
     excursions: tuple[Excursion, ...]
     loss_error: float
@@ -88,7 +89,7 @@ class Flow:
     @property
     def states(self) -> State:
         """All states as one batch."""
-        return State(self.m, self.r, self.b)
+        return State(self.m, self.r, self.b, self.v)
 
 
 def integrate_flow(
@@ -109,7 +110,7 @@ def integrate_flow(
     Parameters
     ----------
     state : State
-        Initial order parameters, m (H, F), r (H, H), b (H,).
+        Initial order parameters, m (H, F), r (H, H), b and v (H,).
     task : Task
     attention : Attention
     tau : float or (n,) array
@@ -160,7 +161,7 @@ def integrate_flow(
         now = pack.state(y)
         loss = evaluate(now, task, attention, digits)
         noise = noise_matrix(now, task, attention)[0] if kappa else None
-        result = pack.velocity(y, loss.m, loss.r, loss.b, noise)
+        result = pack.velocity(y, loss, noise)
         if frozen:
             result[: state.m.size] = 0.0
         if not np.isfinite(result).all():
@@ -212,6 +213,7 @@ def integrate_flow(
         m=m,
         r=np.array([s.r for s in path]),
         b=None if path[0].b is None else np.array([s.b for s in path]),
+        v=None if path[0].v is None else np.array([s.v for s in path]),
         first_passage=passage,
         excursions=excursions(solution.t, m, passage),
         loss_error=loss_error,
@@ -273,26 +275,26 @@ def excursions(tau: Array, m: Array, first_passage: Array) -> tuple[Excursion, .
 
 
 class _Packing:
-    """The solver's vector: m, then a factor of r (kappa = 0) or r's upper triangle, then b."""
+    """The solver's vector: m, a factor of r (kappa = 0) or r's upper triangle, then b and v."""
 
     def __init__(self, state: State, kappa: float) -> None:
         self.heads, self.features = state.m.shape
         self.kappa = kappa
-        self.biased = state.b is not None
+        self.trained = [name for name in ("b", "v") if getattr(state, name) is not None]
         self.upper = np.triu_indices(self.heads)
 
     def initial(self, state: State) -> Array:
         if self.kappa:
             overlap = state.r[self.upper]
         else:
-            values, vectors = np.linalg.eigh(state.r)
-            overlap = (vectors * np.sqrt(np.maximum(values, 0.0))).ravel()
-        bias = state.b if state.b is not None else np.empty(0)
-        return np.concatenate([state.m.ravel(), overlap, bias])
+            sigma, axes = principal_axes(state.r)
+            overlap = (axes * sigma).ravel()
+        others = [getattr(state, name) for name in self.trained]
+        return np.concatenate([state.m.ravel(), overlap, *others])
 
-    def _split(self, y: Array) -> tuple[Array, Array, Array | None]:
+    def _split(self, y: Array) -> tuple[Array, Array, dict[str, Array]]:
         size = self.heads * self.features
-        end = len(y) - (self.heads if self.biased else 0)
+        end = len(y) - self.heads * len(self.trained)
         overlap = y[size:end]
         if self.kappa:
             full = np.zeros((self.heads, self.heads))
@@ -300,35 +302,28 @@ class _Packing:
             overlap = full + np.triu(full, 1).T
         else:
             overlap = overlap.reshape(self.heads, self.heads)
-        return (
-            y[:size].reshape(self.heads, self.features),
-            overlap,
-            y[end:] if self.biased else None,
-        )
+        others = dict(zip(self.trained, y[end:].reshape(-1, self.heads), strict=True))
+        return y[:size].reshape(self.heads, self.features), overlap, others
 
     def state(self, y: Array) -> State:
-        m, overlap, b = self._split(y)
+        m, overlap, others = self._split(y)
         if not np.abs(y).max(initial=0.0) <= LARGEST_STATE:
             raise FlowError("flow: the state diverges")
         if self.kappa:
-            values, vectors = np.linalg.eigh(overlap)
-            r = (vectors * np.maximum(values, 0.0)) @ vectors.T
+            sigma, axes = principal_axes(overlap)
+            r = (axes * sigma**2) @ axes.T
         else:
             r = overlap @ overlap.T
-        return State(m, (r + r.T) / 2, b)
+        return State(m, (r + r.T) / 2, **others)
 
-    def velocity(
-        self, y: Array, in_m: Array, in_r: Array, in_b: Array | None, noise: Array | None
-    ) -> Array:
+    def velocity(self, y: Array, loss: Loss, noise: Array | None) -> Array:
         _, overlap, _ = self._split(y)
         if noise is not None:
-            change = order_parameters.overlap_flow(overlap, in_r, noise, self.kappa)[self.upper]
+            change = order_parameters.overlap_flow(overlap, loss.r, noise, self.kappa)[self.upper]
         else:
-            change = order_parameters.factor_flow(overlap, in_r).ravel()
-        parts = [-in_m.ravel(), change]
-        if in_b is not None:
-            parts.append(-in_b)
-        return np.concatenate(parts)
+            change = order_parameters.factor_flow(overlap, loss.r).ravel()
+        others = [-getattr(loss, name) for name in self.trained]
+        return np.concatenate([-loss.m.ravel(), change, *others])
 
     def passage(self, feature: int, threshold: float) -> Callable[[float, Array], float]:
         def crossing(_: float, y: Array) -> float:

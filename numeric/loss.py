@@ -1,20 +1,25 @@
 """Exact population loss and its gradient, with an error.
 
-``E = 1 - 2 A + B`` (`derive.task` section 1) by race integrals. Nothing is sampled unless a pooled
+``E = 1 - 2 A + B`` (`derive.task` section 1) by race integrals, or by plain moments of the scores where
+weights are not normalized. Nothing is sampled unless a pooled
 activation has more score dimensions than a product rule can cover; then the token's Gaussian is
 integrated by randomized quasi-Monte Carlo and the standard error is part of the reported one.
 """
 
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
-from numeric._generated import ACTIVATIONS, order_parameters
+from numeric._generated import order_parameters
 from numeric.errors import QuadratureError
-from numeric.pairs import pair_races, pair_width
+from numeric.heads import head_races
 from numeric.pooled import net_points, pooled_races, pooled_time, product_points, product_rules
-from numeric.quadrature import Array, extrapolated_error
-from numeric.race import Law, marginal_points, race_grid, single_races
+from numeric.quadrature import ROUNDOFF, Array
+from numeric.race import Law
+from numeric.refine import refine
 from numeric.task import Attention, State, Task
 from numeric.validate import real_number
 
@@ -22,6 +27,8 @@ from numeric.validate import real_number
 MOST_POINTS, FLOW_POINTS = 600_000, 40_000
 # Quasi-Monte Carlo points of one net, where that is not enough.
 NET_SIZE, LARGEST_NET, SAMPLED_DIGITS = 2048, 32_768, 7.0
+# Error of a product rule up to which sampling is not tried.
+SAMPLING = 1e-6
 LEAST_DIGITS, MOST_DIGITS = 4.0, 14.0
 # Scores beyond this are certainly out of reach, and their squares might overflow.
 LARGEST_SCORE = 1e6
@@ -35,9 +42,10 @@ class Loss:
     ----------
     value, error : float
         ``E`` and an estimate of its absolute error (arrays for a batch of states).
-    m, r, b : arrays
-        ``dE/dm`` (H, F), ``dE/dr`` (H, H; symmetric, ``dE = tr(G dr)``) and ``dE/db`` (H,), the last
-        ``None`` without biases.
+    m, r : arrays
+        ``dE/dm`` (H, F) and ``dE/dr`` (H, H; symmetric, ``dE = tr(G dr)``).
+    b, v : arrays or None
+        ``dE/db`` (H,) and ``dE/dv`` (H,), where they are trained.
     gradient_error : float
         Estimate of the largest absolute error of a gradient entry.
     method : str
@@ -49,6 +57,7 @@ class Loss:
     m: Array
     r: Array
     b: Array | None
+    v: Array | None
     gradient_error: float | Array
     method: str
 
@@ -59,7 +68,8 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
     Parameters
     ----------
     state : State
-        Order parameters, m (..., H, F), r (..., H, H), b (..., H); a batch is evaluated one by one.
+        Order parameters, m (..., H, F), r (..., H, H), b and v (..., H); a batch is evaluated one by
+        one.
     task : Task
     attention : Attention
     tol : float
@@ -79,7 +89,7 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
 
     Notes
     -----
-    `derive.task` sections 1 and 4. The loss is evaluated with three numbers of digits, and the
+    `derive.task` sections 1 and 4. The loss is evaluated with three numbers of digits at least, and the
     error is extrapolated from the rate at which their differences shrink; where they do not, it says so.
     """
     tol = real_number("tol", tol, positive=True)
@@ -91,43 +101,44 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
         ]
         return _stacked(results, state.batch_shape)
 
-    def at(digits: float, net_size: int) -> Loss:
-        return evaluate(state, task, attention, max(digits, 2.0), MOST_POINTS, net_size)
+    pooled = attention.kernel.NORMALIZATION == "pooled"
 
-    pooled = ACTIVATIONS[attention.activation].NORMALIZATION == "pooled"
-    digits = float(np.clip(1 - np.log10(tol), LEAST_DIGITS, MOST_DIGITS - 2))
-    net = 0
-    while True:
-        try:
-            steps = [at(digits - 3, net), at(digits - 1.5, net), at(digits, net)]
-            break
-        except QuadratureError:
-            # Fewer digits, then sampling where there is some to be had.
-            if digits >= LEAST_DIGITS + 1:
-                digits -= 1
-            elif pooled and net == 0:
-                digits, net = SAMPLED_DIGITS, NET_SIZE
-            else:
-                raise
-    while True:
-        error, gradient_error = _errors(steps)
-        if error <= tol or (net >= LARGEST_NET if net else digits >= MOST_DIGITS):
-            break
-        try:
-            if net:
-                net = 4 * net
-                steps.append(at(digits, net))
-            else:
-                digits = min(digits + 1.5, MOST_DIGITS)
-                steps.append(at(digits, 0))
-        except QuadratureError:
-            # Out of reach: the error of what could be afforded is reported.
-            break
-    if not np.isfinite([float(steps[-1].value), error]).all():
+    def at(digits: float) -> Loss:
+        return evaluate(state, task, attention, max(digits, 2.0), MOST_POINTS, 0)
+
+    def distances(a: Loss, b: Loss) -> tuple[float, float]:
+        return abs(float(a.value) - float(b.value)), gradient_distance(a, b)
+
+    result = None
+    with suppress(QuadratureError) if pooled else nullcontext():
+        fine, (error, gradient_error) = refine(
+            at, distances, tol, 1 - np.log10(tol), LEAST_DIGITS, MOST_DIGITS
+        )
+        result = replace(
+            fine,
+            error=error + float(fine.error),
+            gradient_error=gradient_error + float(fine.gradient_error),
+        )
+    if result is None or (pooled and result.error > max(tol, SAMPLING)):
+        # A product rule is out of its reach; sampling may do better.
+        sampled = _sampled(state, task, attention, tol)
+        if result is None or sampled.error < result.error:
+            result = sampled
+    if not np.isfinite([float(result.value), float(result.error)]).all():
         raise QuadratureError(
             "scores: the loss is not finite; the score deviations are out of reach"
         )
-    return replace(steps[-1], error=error, gradient_error=gradient_error)
+    return result
+
+
+def _sampled(state: State, task: Task, attention: Attention, tol: float) -> Loss:
+    """Evaluate by nets of growing size."""
+    size = NET_SIZE
+    while True:
+        result = evaluate(state, task, attention, SAMPLED_DIGITS, 0, size)
+        if result.error <= tol or size >= LARGEST_NET:
+            return result
+        size *= 4
 
 
 def evaluate(
@@ -150,35 +161,48 @@ def evaluate(
         Points that a pooled token's product rule may have; beyond, nets of `net_size` quasi-Monte
         Carlo points are used, or, if that is 0, a QuadratureError is raised.
     """
-    kernel = ACTIVATIONS[attention.activation]
-    if task.tokens == 1:
-        # The one token has all the weight.
-        b = None if state.b is None else np.zeros_like(state.b)
+    kernel, heads = attention.kernel, attention.heads
+    v = np.full(heads, attention.value) if state.v is None else state.v
+    bias = np.zeros(heads) if state.b is None else state.b
+    if task.tokens == 1 and kernel.NORMALIZATION != "none" and not kernel.BACKGROUND:
+        # The one token has all the weight of every head.
+        excess = 0.0 if kernel.NORMALIZATION == "pooled" else float(v.sum()) - 1
         return Loss(
-            0.0,
+            excess**2,
             0.0,
             np.zeros_like(state.m),
             np.zeros_like(state.r),
-            b,
+            np.zeros(heads) if "b" in kernel.PARAMETERS else None,
+            np.full(heads, 2 * excess) if "v" in kernel.PARAMETERS else None,
             0.0,
             "quadrature",
         )
     null, relevant = token_laws(state, task)
     tokens = float(task.tokens)
 
-    def loss(value: float, error: float = 0.0, method: str = "quadrature") -> Loss:
+    def loss(value: float, in_v: Array | None = None, size: float = 1.0) -> Loss:
         m, r, b = _order_parameter_gradient(state, task, null, relevant)
-        in_b = b if "b" in kernel.PARAMETERS else None
-        return Loss(1 + value, error, m, r, in_b, error, method)
+        rounding = ROUNDOFF * size
+        return Loss(
+            1 + value,
+            rounding,
+            m,
+            r,
+            b if "b" in kernel.PARAMETERS else None,
+            in_v if "v" in kernel.PARAMETERS else None,
+            rounding,
+            "quadrature",
+        )
 
-    if kernel.NORMALIZATION == "per-head":
-        return loss(_per_head(null, relevant, tokens, digits))
-    assert state.b is not None
+    if kernel.NORMALIZATION != "pooled":
+        a, b = head_races(null, relevant, bias, kernel, tokens, v, digits)
+        size = 1 + float(np.abs(v) @ np.abs(b) @ np.abs(v) + 2 * np.abs(v) @ np.abs(a))
+        return loss(float(v @ b @ v - 2 * v @ a), 2 * (b @ v - a), size)
     rules = product_rules(null, relevant, tokens, digits, most_points)
-    time = pooled_time(null, relevant, state.b, tokens, digits)
+    time = pooled_time(null, relevant, bias, kernel, tokens, digits)
     if rules is not None:
         points = [
-            product_points(law, state.b, rule)
+            product_points(law, bias, kernel, rule)
             for law, rule in zip((null, *relevant), rules, strict=True)
         ]
         return loss(pooled_races(null, relevant, points, time, tokens))
@@ -188,33 +212,38 @@ def evaluate(
             "the score deviations are out of its reach"
         )
     found = []
-    for points in net_points(null, relevant, state.b, net_size):
+    for points in net_points(null, relevant, bias, kernel, tokens, net_size):
         for law in (null, *relevant):
             law.clear()
         found.append(loss(pooled_races(null, relevant, points, time, tokens)))
     return _averaged(found)
 
 
-def _averaged(found: list[Loss]) -> Loss:
-    """Mean over independent nets, with standard errors of the loss and of the gradient."""
+GRADIENT = ("m", "r", "b", "v")
 
-    def mean(name: str) -> Array:
-        return np.mean([getattr(x, name) for x in found], axis=0)
+
+def _averaged(found: list[Loss]) -> Loss:
+    """Mean over independent nets; errors are the half-widths of a 99.9 % confidence interval."""
+    spread = float(stdtrit(len(found) - 1, 0.9995)) / np.sqrt(len(found))
 
     def error(name: str) -> float:
-        spread = np.std([getattr(x, name) for x in found], axis=0, ddof=1) / np.sqrt(len(found))
-        return float(spread.max(initial=0.0))
+        values = [getattr(x, name) for x in found]
+        return (
+            0.0 if values[0] is None else float(spread * np.std(values, 0, ddof=1).max(initial=0))
+        )
 
-    biased = found[0].b is not None
-    gradient_error = max(error(name) for name in ("m", "r", *(("b",) if biased else ())))
+    means: dict[str, Any] = {
+        name: None
+        if getattr(found[0], name) is None
+        else np.mean([getattr(x, name) for x in found], 0)
+        for name in GRADIENT
+    }
     return Loss(
-        float(mean("value")),
+        float(np.mean([x.value for x in found])),
         error("value"),
-        mean("m"),
-        mean("r"),
-        mean("b") if biased else None,
-        gradient_error,
-        "quasi-Monte Carlo",
+        **means,
+        gradient_error=max(map(error, GRADIENT)),
+        method="quasi-Monte Carlo",
     )
 
 
@@ -264,40 +293,13 @@ def _order_parameter_gradient(
     return in_m, in_r, in_b
 
 
-def _per_head(null: Law, relevant: list[Law], tokens: float, digits: float) -> float:
-    heads = len(null.mean)
-    mix = [law.weight for law in relevant]
-    null_coarse, *coarse = (marginal_points(x, 3.0, tokens, digits) for x in (null, *relevant))
-    located = list(zip(mix, coarse, strict=True))
-    time = race_grid(null_coarse, located, tokens, digits)
-    points = [marginal_points(law, digits, tokens) for law in (null, *relevant)]
-    value = np.full(heads, 1 / heads)
-    loss = single_races(null, relevant, points[0], points[1:], time, tokens, value, value**2)
-    if heads > 1:
-        time = race_grid(null_coarse, located, tokens, digits, pair_width(null, relevant))
-        loss += pair_races(null, relevant, time, tokens, 1 / heads**2, digits)
-    return loss
-
-
-def _errors(steps: list[Loss]) -> tuple[float, float]:
-    """Errors of the last of several evaluations of growing resolution."""
-    coarse, middle, fine = steps[-3:]
-    if fine.method != "quadrature":
-        return float(fine.error), float(fine.gradient_error)
-    return (
-        extrapolated_error(
-            abs(float(middle.value - coarse.value)), abs(float(fine.value - middle.value))
-        ),
-        extrapolated_error(gradient_distance(coarse, middle), gradient_distance(middle, fine)),
-    )
-
-
 def gradient_distance(a: Loss, b: Loss) -> float:
     """Largest difference of two gradients' entries."""
-    pairs = [(a.m, b.m), (a.r, b.r)]
-    if a.b is not None and b.b is not None:
-        pairs.append((a.b, b.b))
-    return max(float(np.abs(x - y).max(initial=0.0)) for x, y in pairs)
+    return max(
+        float(np.abs(x - getattr(b, name)).max(initial=0.0))
+        for name in GRADIENT
+        if (x := getattr(a, name)) is not None
+    )
 
 
 def _stacked(results: list[Loss], shape: tuple[int, ...]) -> Loss:
@@ -305,14 +307,9 @@ def _stacked(results: list[Loss], shape: tuple[int, ...]) -> Loss:
         values = np.array([getattr(result, name) for result in results])
         return values.reshape(shape + values.shape[1:])
 
-    b = None if results[0].b is None else gather("b")
     methods = {result.method for result in results}
-    return Loss(
-        gather("value"),
-        gather("error"),
-        gather("m"),
-        gather("r"),
-        b,
-        gather("gradient_error"),
-        " and ".join(sorted(methods)),
-    )
+    parts: dict[str, Any] = {
+        name: None if getattr(results[0], name) is None else gather(name)
+        for name in ("value", "error", *GRADIENT, "gradient_error")
+    }
+    return Loss(**parts, method=" and ".join(sorted(methods)))

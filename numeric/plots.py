@@ -89,16 +89,17 @@ def label(figure: Figure, experiment: Experiment) -> None:
     if figure.get_suptitle():
         return
     attention, task = experiment.attention, experiment.task
-    words = f"{experiment.name}: {attention.activation}, H = {attention.heads}, L = {task.tokens}"
+    words = f"{experiment.name}: {attention.name}, H = {attention.heads}, L = {task.tokens}"
     figure.suptitle(words, fontsize=11, fontweight="bold")
 
 
 @styled
 def loss_figure(loss: Loss) -> Figure:
-    """Draw the gradient of one loss in m, r and, where it is trained, b; its value is the title."""
+    """Draw the gradient of one loss in m, r and trained b and v; its value is the title."""
     panels = [("∂E/∂m", loss.m, "feature f"), ("∂E/∂r", loss.r, "head h′")]
-    if loss.b is not None:
-        panels.append(("∂E/∂b", loss.b[:, None], ""))
+    for name, values in (("b", loss.b), ("v", loss.v)):
+        if values is not None:
+            panels.append((f"∂E/∂{name}", values[:, None], ""))
     heads = len(loss.m)
     widths = [max(values.shape[1], 1) for _, values, _ in panels]
     inches = [0.9 + 0.62 * min(width, 8) for width in widths]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from numeric.activation import Kernels
 from numeric.quadrature import (
     Array,
     Rule,
@@ -19,7 +20,7 @@ from numeric.quadrature import (
     stretched_net,
     symmetric_root,
 )
-from numeric.race import Law, Points, pooled_points, race_grid, single_races
+from numeric.race import Law, Points, locate, pooled_points, single_races, with_background
 
 # Points of a product rule that only locates the race, and entries of an array of points times heads.
 MOST_COARSE, MOST_ENTRIES = 4000, 4_000_000
@@ -30,7 +31,8 @@ def pooled_races(
     null: Law, relevant: list[Law], points: list[Points], time: Rule, tokens: float
 ) -> float:
     one = np.ones(1)
-    return single_races(null, relevant, points[0], points[1:], time, tokens, one, one)
+    a, b = single_races(null, relevant, points[0], points[1:], time, tokens, one, one)
+    return float(b[0] - 2 * a[0])
 
 
 def product_rules(
@@ -42,26 +44,49 @@ def product_rules(
     return rules if max(map(product_size, rules)) <= most else None
 
 
-def pooled_time(null: Law, relevant: list[Law], bias: Array, tokens: float, digits: float) -> Rule:
+def pooled_time(
+    null: Law, relevant: list[Law], bias: Array, kernel: Kernels, tokens: float, digits: float
+) -> Rule:
     null_coarse, *coarse = (
-        _locating_points(law, bias, digits, tokens) for law in (null, *relevant)
+        _locating_points(law, bias, kernel, digits, tokens) for law in (null, *relevant)
     )
     mix = [law.weight for law in relevant]
-    return race_grid(null_coarse, list(zip(mix, coarse, strict=True)), tokens, digits)
+    background = kernel.BACKGROUND
+    where = locate(null_coarse, list(zip(mix, coarse, strict=True)), tokens, digits, background)
+    return with_background(where.rule(digits), background)
 
 
 def net_points(
-    null: Law, relevant: list[Law], bias: Array, net_size: int
+    null: Law, relevant: list[Law], bias: Array, kernel: Kernels, tokens: float, net_size: int
 ) -> Iterator[list[Points]]:
     """Quasi-Monte Carlo points of all laws, for each of several independent nets."""
-    weights = np.full(net_size, 1 / net_size)
-    laws = (null, *relevant)
-    roots = [symmetric_root(law.cov) for law in laws]
     for net in standard_normal_nets(len(bias), NETS, net_size):
         yield [
-            pooled_points(law, bias, net @ root, weights)
-            for law, root in zip(laws, roots, strict=True)
+            pooled_points(law, bias, kernel, *_tilted(law, net, count))
+            for law, count in ((null, tokens), *((law, 1.0) for law in relevant))
         ]
+
+
+def _tilted(law: Law, net: Array, tokens: float) -> Rule:
+    """Deviations of scores (N, H) from a net of standard normals, and weights.
+
+    Of many tokens those win that have a high score in some head. Half of the points follow the law, the
+    others, in equal parts, the law shifted towards high scores of each head, by as much as the best of so
+    many tokens is. Weights are those of the whole mixture, so that none exceeds twice the average.
+    """
+    size, heads = net.shape
+    deviations = net @ symmetric_root(law.cov)
+    variance = np.diag(law.cov)
+    with np.errstate(divide="ignore"):
+        tilt = np.minimum(1.0, np.sqrt(2 * np.log(tokens) / variance))
+    tilt = np.where(variance > 0, tilt, 0.0)
+    # Runs of a Sobol sequence are evenly spread; points of one parity are not.
+    head = np.arange(size - size // 2) * heads // (size - size // 2)
+    deviations[size // 2 :] += tilt[head, None] * law.cov[head]
+    share = np.bincount(head, minlength=heads) / size
+    ratio = np.exp(deviations * tilt - tilt**2 * variance / 2) @ share + size // 2 / size
+    weights = 1 / ratio
+    return deviations, weights / weights.sum()
 
 
 def _axis_rules(
@@ -75,18 +100,18 @@ def _axis_rules(
     return [gaussian_rule(float(a), digits, tokens, reach) for a in amplitude]
 
 
-def _locating_points(law: Law, bias: Array, reach: float, tokens: float) -> Points:
+def _locating_points(law: Law, bias: Array, kernel: Kernels, reach: float, tokens: float) -> Points:
     """Coarse points with good tails, to find when the race is run."""
     for digits in (3.0, 2.0, 1.0):
         rules = _axis_rules(principal_axes(law.cov), digits, tokens, reach)
         if product_size(rules) <= MOST_COARSE:
-            return product_points(law, bias, rules)
+            return product_points(law, bias, kernel, rules)
     z, weights = stretched_net(len(bias))
-    return pooled_points(law, bias, z @ symmetric_root(law.cov), weights)
+    return pooled_points(law, bias, kernel, z @ symmetric_root(law.cov), weights)
 
 
-def product_points(law: Law, bias: Array, rules: list[Rule]) -> Points:
+def product_points(law: Law, bias: Array, kernel: Kernels, rules: list[Rule]) -> Points:
     """Points of a product rule along a law's principal axes."""
     sigma, vectors = principal_axes(law.cov)
     z, weights = product_rule(rules)
-    return pooled_points(law, bias, (z * sigma) @ vectors.T, weights)
+    return pooled_points(law, bias, kernel, (z * sigma) @ vectors.T, weights)

@@ -14,6 +14,7 @@ Race time
     nodes independent of L and of the score variances.
 """
 
+import math
 from functools import lru_cache
 from typing import cast
 
@@ -38,6 +39,22 @@ ROUNDOFF = 4e-15
 def _hermite(n: int) -> tuple[Array, Array]:
     z, weights = hermegauss(n)
     return cast(Rule, (z, weights / weights.sum()))
+
+
+@lru_cache(maxsize=128)
+def hermite_basis(n: int) -> Rule:
+    """Gauss-Hermite nodes z (n,), and the matrix (n, n) from values there to Hermite coefficients.
+
+    Column k is ``w_i He_k(z_i) / sqrt(k!)``, so that ``f @ basis`` has ``E f He_k / sqrt(k!)``.
+    """
+    z, weights = _hermite(n)
+    previous, current = np.zeros(n), np.ones(n)
+    columns = []
+    for k in range(n):
+        columns.append(weights * current)
+        following = (z * current - np.sqrt(k) * previous) / np.sqrt(k + 1)
+        previous, current = current, following
+    return z, np.array(columns).T
 
 
 @lru_cache(maxsize=512)
@@ -72,24 +89,19 @@ def gaussian_rule(
     if sigma <= 0:
         return _hermite(1)
     step, left, right = _spacing(sigma, digits, tokens, digits if reach is None else reach)
-    count = _hermite_count(sigma, digits)
+    count = hermite_count(sigma, digits)
     if count < left + right + 1:
         return _hermite(count)
     return _trapezoid(left, right, step)
 
 
-def equispaced_rule(sigma: float, digits: float, tokens: float, refinement: float) -> Rule | None:
-    """The rule of `gaussian_rule` with its step divided, or None where it is not equispaced."""
-    if sigma <= 0:
-        return None
-    step, left, right = _spacing(sigma, digits, tokens, digits)
-    if _hermite_count(sigma, digits) < left + right + 1:
-        return None
-    return _trapezoid(
-        int(np.ceil(left * refinement)),
-        int(np.ceil(right * refinement)),
-        step / refinement,
-    )
+def equispaced_rule(sigma: float, digits: float, tokens: float, rest: float = 1.0) -> Rule:
+    """Equispaced nodes as in `gaussian_rule`, fine enough for a normal density of deviation `rest`.
+
+    Such is the density of one score given another one, in units of its own deviation.
+    """
+    step, left, right = _spacing(sigma, digits, tokens, digits, rest)
+    return _trapezoid(left, right, step)
 
 
 def _quantized(sigma: float) -> float:
@@ -97,18 +109,26 @@ def _quantized(sigma: float) -> float:
     return float(2.0 ** (np.ceil(4 * np.log2(sigma)) / 4))
 
 
-def _hermite_count(sigma: float, digits: float) -> int:
+def hermite_count(sigma: float, digits: float) -> int:
+    """Gauss-Hermite nodes that a race function of a score of deviation sigma needs."""
+    if sigma <= 0:
+        return 1
     sigma, goal = _quantized(sigma), np.log(10) * digits
     return int(np.ceil(1 + goal / (2 * np.log1p(1 / sigma) + 1.2) + (goal * sigma) ** 2 / 5))
 
 
-def _spacing(sigma: float, digits: float, tokens: float, reach: float) -> tuple[float, int, int]:
-    """Step of an equispaced rule, and its nodes to the left and right of zero."""
+def _spacing(
+    sigma: float, digits: float, tokens: float, reach: float, rest: float = 1.0
+) -> tuple[float, int, int]:
+    """Step of an equispaced rule, and its nodes to the left and right of zero.
+
+    At a distance y from the real axis a density of deviation `rest` grows as ``exp(y^2/(2 rest^2))``.
+    """
     sigma, goal = _quantized(sigma), np.log(10) * digits
     width = np.pi / (2 * sigma)
-    frequency = 1.1 * np.sqrt(2 * goal)
-    if frequency > width:
-        frequency = max(frequency, 1.35 * (goal + width**2 / 2) / width)
+    frequency = 1.1 * np.sqrt(2 * goal) / rest
+    if frequency > width / rest**2:
+        frequency = max(frequency, 1.35 * (goal + (width / rest) ** 2 / 2) / width)
     step = 2 * np.pi / frequency
     edge = np.sqrt(2 * np.log(10) * reach)
     right = edge + min(sigma, np.sqrt(2 * np.log(tokens)))
@@ -211,15 +231,22 @@ def stretched_net(dimension: int, size: int = 2048, stretch: float = 1.3) -> Rul
 
 
 def extrapolated_error(first: float, second: float) -> float:
-    """Error that is left when successive changes shrink from `first` to `second`, doubled."""
+    """Error that is left when successive changes shrink from `first` to `second`.
+
+    Twice what a geometric series of that ratio leaves, and not less than the last change.
+    """
     second = max(second, 0.1 * first)
     ratio = min(second / first, 0.9) if first > 0 else 0.9
-    return 2 * second * ratio / (1 - ratio) + ROUNDOFF
+    return second * max(1.0, 2 * ratio / (1 - ratio)) + ROUNDOFF
 
 
 def principal_axes(matrix: Array) -> Rule:
-    """Standard deviations and unit vectors (columns) of a covariance; rounding below zero is cut."""
+    """Standard deviations and unit vectors (columns) of a covariance; rounding below zero is cut.
+
+    Vectors point to high scores, where rules reach further for the best of many tokens.
+    """
     values, vectors = np.linalg.eigh(matrix)
+    vectors = vectors * np.where(vectors.sum(axis=0) >= 0, 1.0, -1.0)
     return np.sqrt(np.maximum(values, 0.0)), vectors
 
 
@@ -236,7 +263,7 @@ def product_rule(rules: list[Rule]) -> Rule:
 
 def product_size(rules: list[Rule]) -> int:
     """Number of points of a product of rules."""
-    return int(np.prod([len(z) for z, _ in rules], dtype=float))
+    return math.prod(len(z) for z, _ in rules)
 
 
 def symmetric_root(matrix: Array) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from numeric._generated import race
+from numeric.activation import Kernels
 from numeric.errors import QuadratureError
 from numeric.quadrature import Array, Rule, gaussian_rule, race_rule
 
@@ -64,61 +65,129 @@ class Points:
     Attributes
     ----------
     log_weight : (R, N) array
-        A token's log weight at each point.
+        A token's log weight at each point: of one head, or of all pooled.
     weights : (R, N) array
         Quadrature weights.
-    shares : (R, N, d) array
-        Share of each score in the token's weight, ``w_h / sum_h' w_h'`` (ones for one score).
+    slope, curvature, bias : (R, N, d) arrays
+        With ``p_h`` a score's share in the token's weight (one for one score): ``p_h w_h'/w_h``, which is
+        the log weight's derivative, ``p_h w_h''/w_h``, and the derivative in the bias.
     """
 
     log_weight: Array
     weights: Array
-    shares: Array
+    slope: Array
+    curvature: Array
+    bias: Array
 
 
-def marginal_points(law: Law, digits: float, tokens: float, reach: float | None = None) -> Points:
+def marginal_points(
+    law: Law, bias: Array, kernel: Kernels, digits: float, tokens: float, reach: float | None = None
+) -> Points:
     """One race per head: each head's own score."""
     sigma = np.sqrt(np.diag(law.cov))
     z, weights = gaussian_rule(float(sigma.max()), digits, tokens, reach)
-    scores = law.mean[:, None] + sigma[:, None] * z
-    return Points(scores, np.broadcast_to(weights, scores.shape), np.ones((*scores.shape, 1)))
+    value, *ratios = weight_of(kernel, law.mean[:, None] + sigma[:, None] * z, bias[:, None])
+    return Points(value, np.broadcast_to(weights, value.shape), *(x[..., None] for x in ratios))
 
 
-def pooled_points(law: Law, bias: Array, z: Array, weights: Array) -> Points:
+def pooled_points(law: Law, bias: Array, kernel: Kernels, z: Array, weights: Array) -> Points:
     """One race for all heads, at deviations z (N, H) of the scores with weights (N,)."""
-    log_weights = bias + law.mean + z
+    value, *ratios = weight_of(kernel, law.mean + z, bias)
     with np.errstate(invalid="ignore"):
-        total = logsumexp(log_weights, axis=1)
-    return Points(total[None], weights[None], np.exp(log_weights - total[:, None])[None])
+        total = logsumexp(value, axis=1)
+        shares = np.exp(value - total[:, None])
+    slope, curvature, in_bias = ((shares * x)[None] for x in ratios)
+    return Points(total[None], weights[None], slope, curvature, in_bias)
 
 
-def race_grid(
+def weight_of(kernel: Kernels, scores: Array, bias: Array, order: int = 2) -> tuple[Array, ...]:
+    """Return a score weight (normalized: its log) and its derivatives.
+
+    Of order 2: two in the score and one in the bias; of order 4: four in the score.
+
+    Raises
+    ------
+    QuadratureError
+        If the weight is not finite, or a normalized one not positive.
+    """
+    with np.errstate(all="ignore"):
+        functions = kernel.weight_functions_2 if order == 2 else kernel.weight_functions_4
+        found: tuple[Array, ...] = functions(scores, bias)
+    value, *ratios = found
+    bad = np.isnan(value) | (value == np.inf)
+    if kernel.NORMALIZATION == "none":
+        bad |= value == -np.inf
+    else:
+        # A weight that underflows to zero has no ratios, and none are needed.
+        zero = value == -np.inf
+        if zero.any():
+            ratios = [np.where(zero, 0.0, x) for x in ratios]
+    for x in ratios:
+        bad = bad | ~np.isfinite(x)
+    if bad.any():
+        at = np.broadcast_to(scores, bad.shape)[bad][0]
+        kind = "finite" if kernel.NORMALIZATION == "none" else "finite and positive"
+        raise QuadratureError(f"activation: the weight is not {kind} and smooth at chi = {at:.6g}")
+    return (value, *ratios)
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where races are run.
+
+    Attributes
+    ----------
+    time : (n,) array
+        Coarse grid of race times.
+    log_lost : (R, n) array
+        Log distribution function of each race's winning time.
+    width : (R,) array
+        Standard deviation of the sharpest racer.
+    """
+
+    time: Array
+    log_lost: Array
+    width: Array
+
+    def rule(self, digits: float, narrowest: Array | None = None) -> Rule:
+        """Race-time nodes and weights for each race.
+
+        `narrowest` (R,) bounds the width of what the nodes must resolve, if it may be narrower than a
+        law: two correlated heads are won at times that differ little.
+        """
+        width = self.width if narrowest is None else np.minimum(self.width, narrowest)
+        return race_rule(self.time, self.log_lost, width, digits)
+
+
+def locate(
     null: Points,
     relevant: list[tuple[float, Points]],
     tokens: float,
     digits: float,
-    narrowest: Array | None = None,
-) -> Rule:
-    """Race-time nodes and weights for each race, from coarse points of the laws.
-
-    `narrowest` (R,) bounds the width of what the nodes must resolve, if it may be narrower than a
-    law: two correlated heads are won at times that differ little.
-    """
+    background: float = 0.0,
+) -> Location:
+    """Locate each race from coarse points of the laws."""
     everything = [null.log_weight, *(points.log_weight for _, points in relevant)]
     finite = [np.where(np.isfinite(x), x, np.nan) for x in everything]
     low = min(float(np.nanmin(x)) for x in finite) - 5
-    high = max(float(np.nanmax(x)) for x in finite) + np.log(tokens) + 2.5 * digits + 5
+    high = max(float(np.nanmax(x)) for x in finite) + np.log(tokens)
+    if background:
+        low, high = min(low, np.log(background) - 5), max(high, np.log(background))
+    high += 2.5 * digits + 5
     count = int(np.clip(3 * (high - low), 96, MOST_COARSE_TIMES))
     time = np.linspace(low, high, count)
     lost = np.zeros((len(null.log_weight), count))
+    if background:
+        lost -= np.exp(np.minimum(np.log(background) - time, 700.0))
     if tokens > 1:
-        lost = (tokens - 1) * _log_survival(_won(null, time))
+        lost += (tokens - 1) * _log_survival(_won(null, time))
     won = np.sum([weight * _won(points, time) for weight, points in relevant], axis=0)
     log_lost = np.maximum(lost + _log_survival(won), -700.0)
     width = np.min([_width(x) for x in (null, *(points for _, points in relevant))], axis=0)
-    if narrowest is not None:
-        width = np.minimum(width, narrowest)
-    return race_rule(time, np.maximum.accumulate(log_lost, axis=1), width, digits)
+    if background:
+        # A racer of its own, with Gumbel noise and nothing else.
+        width = np.minimum(width, np.pi / np.sqrt(6))
+    return Location(time, np.maximum.accumulate(log_lost, axis=1), width)
 
 
 def _width(points: Points) -> Array:
@@ -161,18 +230,18 @@ def single_races(
     relevant: list[Law],
     null_points: Points,
     relevant_points: list[Points],
-    time: tuple[Array, Array],
+    time: Rule,
     tokens: float,
     a_weight: Array,
     b_weight: Array,
-) -> float:
-    """Sum over races of ``-2 a_weight A + b_weight B``, derivatives added to the laws.
+) -> tuple[Array, Array]:
+    """Return A and B of each race; derivatives of ``-2 a_weight A + b_weight B`` go to the laws.
 
     ``B`` is that of one race against itself, with ``1/S^2 = int t exp(-t S) dt``.
 
     Returns
     -------
-    float
+    A, B : (R,) arrays
     """
     u, du = time
     laws, points = [null, *relevant], [null_points, *relevant_points]
@@ -187,7 +256,15 @@ def single_races(
     adjoints += [(x * w_b * b_lost_1, x * w_a * a_win, x * w_b * b_rel) for x in mix]
     for law, table, adjoint in zip(laws, tables, adjoints, strict=True):
         table.gather(law, *adjoint)
-    return float(np.sum(w_a * a) + np.sum(w_b * b))
+    return (du * a).sum(axis=1), (du * b).sum(axis=1)
+
+
+def with_background(time: Rule, background: float) -> Rule:
+    """Weight a rule by ``exp(-background e^-u)``: the background has not won."""
+    if not background:
+        return time
+    u, du = time
+    return u, du * np.exp(-background * np.exp(-u))
 
 
 def race_of_points(
@@ -251,27 +328,33 @@ class _Table:
         return total
 
     def gather(self, law: Law, lost: Array, win: Array, square: Array) -> None:
-        """Add a law's derivatives: chain rule through the shares of the total weight."""
+        """Add a law's derivatives: chain rule through the log weight s of each race.
+
+        ``d_i d_j F(s) = F'' s_i s_j + F' (delta_ij p_i w_i''/w_i - s_i s_j)``.
+        """
         either = win + square
         for i, block in enumerate(self.blocks):
             _, d1, d2, d3, d4 = self._functions(i)
-            weights, shares = (
-                self.points.weights[:, block],
-                self.points.shares[:, block],
-            )
+            weights = self.points.weights[:, block]
             first = _over_time(lost, d1) + _over_time(either, d2) - _over_time(square, d3)
             second = _over_time(lost, d2) + _over_time(either, d3) - _over_time(square, d4)
             first, second = first * weights, second * weights
-            gradient = np.einsum("rn,rnh->rh", first, shares)
-            if shares.shape[2] == 1:
-                gradient = gradient[:, 0]
-                law.Gamma[np.diag_indices(len(law.g))] += second.sum(axis=1) / 2
+            slope, curvature, bias = (
+                x[:, block] for x in (self.points.slope, self.points.curvature, self.points.bias)
+            )
+            in_mean = np.einsum("rn,rnh->rh", first, slope)
+            diagonal = np.einsum("rn,rnh->rh", first, curvature)
+            if slope.shape[2] == 1:
+                # One head's race each.
+                outer = np.einsum("rn,rnh->rh", second - first, slope**2)
+                law.Gamma[np.diag_indices(len(law.g))] += (outer + diagonal)[:, 0] / 2
+                law.g += in_mean[:, 0]
+                law.b += np.einsum("rn,rnh->r", first, bias)
             else:
-                gradient = gradient[0]
-                outer = (shares[0] * (second - first)[0, :, None]).T @ shares[0]
-                law.Gamma += (outer + np.diag(gradient)) / 2
-            law.g += gradient
-            law.b += gradient
+                outer = (slope[0] * (second - first)[0, :, None]).T @ slope[0]
+                law.Gamma += (outer + np.diag(diagonal[0])) / 2
+                law.g += in_mean[0]
+                law.b += np.einsum("n,nh->h", first[0], bias[0])
 
 
 def _over_time(adjoint: Array, function: Array) -> Array:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numeric import plots
+from numeric.activation import UserActivation
 from numeric.checks import FALSE_ALARM, threshold
 from numeric.files import strict_json, write_text
 
@@ -23,8 +24,9 @@ def write_report(report: "Report", out: Path) -> None:
     from derive.attention import activation
     from derive.document import document
 
-    attention = report.experiment.attention
-    write_text(out / "derivation.md", document(activation(attention.activation)))
+    given = report.experiment.attention.activation
+    definition = given.definition if isinstance(given, UserActivation) else activation(str(given))
+    write_text(out / "derivation.md", document(definition))
     risk = report.bayes.value
     figures = (
         plots.flow_figure(report.flow, bayes=risk),
@@ -102,7 +104,7 @@ def _markdown(report: "Report") -> str:
         f"false alarm with probability {FALSE_ALARM:g} at most. The formulas are in "
         "[derivation.md](derivation.md), the numbers in [summary.json](summary.json).",
         "",
-        f"{attention.activation}, H = {attention.heads} heads, L = {task.tokens} tokens, "
+        f"{attention.name}, H = {attention.heads} heads, L = {task.tokens} tokens, "
         f"F = {task.prior.features} features; prior mean {_row(task.prior.mean)}, second moment "
         + "; ".join(_row(row) for row in task.prior.second_moment)
         + ".",

@@ -138,7 +138,7 @@ def run_experiment(
     progress("checks", 0.0)
     heads = attention.heads
     entries = heads * task.prior.features + heads * (heads + 1) // 2
-    entries += 0 if compared.b is None else heads
+    entries += heads * len(attention.parameters)
     total = 3 + entries * (len(compared.tau) - 1)
     found = [checks.expansion_check(state, task, attention), checks.spectrum_check(task, attention)]
     growth = checks.growth_check(task, attention)

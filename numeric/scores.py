@@ -1,18 +1,20 @@
 """One sample: attention weights from scores, and what the sample's loss feels at each score.
 
-Shapes: scores (..., H, L), weights over tokens (..., L), biases (H,). Weights come from log weights by
-a shifted softmax, so scores of +-800 are as good as any.
+Shapes: scores (..., H, L), weights over tokens (..., L), biases and values (..., H). Weights come from
+log weights by a shifted softmax, so scores of +-800 are as good as any.
 """
-
-from types import ModuleType
 
 import numpy as np
 
-from numeric._generated import ACTIVATIONS
+from numeric.activation import Kernels
 from numeric.quadrature import Array
 
+Over = tuple[int, ...]
 
-def attention_weights(chi: Array, b: Array | None, activation: str) -> tuple[Array, Array]:
+
+def attention_weights(
+    chi: Array, b: Array | None, v: Array | float, kernel: Kernels
+) -> tuple[Array, Array]:
     """Return each score's share and the attention weight of each token.
 
     Parameters
@@ -21,12 +23,16 @@ def attention_weights(chi: Array, b: Array | None, activation: str) -> tuple[Arr
         Scores.
     b : (H,) or (..., H) array or None
         Head biases.
-    activation : str
+    v : float or (..., H) array
+        Head values; not used by pooled weights.
+    kernel : Kernels
+        The activation.
 
     Returns
     -------
     p : (..., H, L) array
-        Share ``w_hl / Z``: Z sums over tokens, and over heads too when weights are pooled.
+        Share ``w_hl / Z``: Z sums over tokens, over heads too when weights are pooled, and the
+        background; the weight ``w_hl`` itself where nothing is normalized.
     a : (..., L) array
         Attention weights ``a_l = sum_h v_h p_hl``.
 
@@ -34,22 +40,21 @@ def attention_weights(chi: Array, b: Array | None, activation: str) -> tuple[Arr
     -----
     `derive.task` section 2.
     """
-    kernel = ACTIVATIONS[activation]
-    log_weight = kernel.log_weight(chi, _bias(b, chi))[0]
-    over = (-1,) if kernel.NORMALIZATION == "per-head" else (-2, -1)
-    p = np.exp(log_weight - log_weight.max(axis=over, keepdims=True))
-    p /= p.sum(axis=over, keepdims=True)
-    return p, head_value(kernel, chi.shape[-2]) * p.sum(axis=-2)
+    p = kernel.weight_functions_2(chi, _column(b, chi))[0]
+    if kernel.NORMALIZATION != "none":
+        largest, total = _partition(p, kernel)
+        p = np.exp(p - largest) / total
+    return p, (_values(v, kernel) * p).sum(axis=-2)
 
 
 def score_gradient(
-    chi: Array, b: Array | None, p: Array, slope: Array, activation: str
-) -> tuple[Array, Array]:
-    """Return a sample's loss derivatives in its scores and in the biases.
+    chi: Array, b: Array | None, v: Array | float, p: Array, slope: Array, kernel: Kernels
+) -> tuple[Array, Array, Array]:
+    """Return a sample's loss derivatives in its scores, in the biases and in the values.
 
     Parameters
     ----------
-    chi, b, p
+    chi, b, v, p, kernel
         As in `attention_weights`.
     slope : (..., L) array
         ``d(loss)/d a_l``.
@@ -58,26 +63,47 @@ def score_gradient(
     -------
     c : (..., H, L) array
         ``d(loss)/d chi_hl`` (`derive.task` section 3).
-    in_b : (..., H) array
-        ``d(loss)/d b_h``.
+    in_b, in_v : (..., H) arrays
+        ``d(loss)/d b_h`` and ``d(loss)/d v_h`` (of no meaning for pooled weights).
     """
-    kernel = ACTIVATIONS[activation]
-    over = (-1,) if kernel.NORMALIZATION == "per-head" else (-2, -1)
-    # Slopes are taken from the likeliest token's: of its own share, nearly one, no digits are lost.
-    weight = p if len(over) == 1 else p.sum(axis=-2, keepdims=True)
-    likeliest = weight.argmax(axis=-1)[..., None]
-    slope = slope[..., None, :]
-    slope = slope - np.take_along_axis(slope, likeliest, axis=-1)
-    mean_slope = (p * slope).sum(axis=over, keepdims=True)
-    value = head_value(kernel, chi.shape[-2])
-    c, in_b = kernel.score_gradient(chi, _bias(b, chi), p, slope, mean_slope, value)
-    return c, in_b.sum(axis=-1)
+    gamma = slope[..., None, :]
+    in_v = (p * gamma).sum(axis=-1)
+    mean_slope: Array | float = 0.0
+    if kernel.NORMALIZATION != "none":
+        over = _over(kernel)
+        # Slopes are taken from the likeliest token's: of its own share, nearly one, no digits are lost.
+        weight = p if len(over) == 1 else p.sum(axis=-2, keepdims=True)
+        shift = np.take_along_axis(gamma, weight.argmax(axis=-1)[..., None], axis=-1)
+        gamma = gamma - shift
+        mean_slope = (p * gamma).sum(axis=over, keepdims=True)
+        if kernel.BACKGROUND:
+            log_weight = kernel.weight_functions_2(chi, _column(b, chi))[0]
+            largest, total = _partition(log_weight, kernel)
+            mean_slope = mean_slope - shift * np.exp(np.log(kernel.BACKGROUND) - largest) / total
+    c, in_b = kernel.score_gradient(chi, _column(b, chi), p, gamma, mean_slope, _values(v, kernel))
+    return c, in_b.sum(axis=-1), in_v
 
 
-def head_value(kernel: ModuleType, heads: int) -> float:
-    """Return v_h: 1/H for separately normalized heads, 1 for pooled weights."""
-    return 1 / heads if kernel.NORMALIZATION == "per-head" else 1.0
+def _over(kernel: Kernels) -> Over:
+    """Axes of the scores that one denominator sums."""
+    return (-1,) if kernel.NORMALIZATION == "per-head" else (-2, -1)
 
 
-def _bias(b: Array | None, chi: Array) -> Array:
+def _partition(log_weight: Array, kernel: Kernels) -> tuple[Array, Array]:
+    """Largest log weight of each denominator, and the denominator relative to it."""
+    over, background = _over(kernel), kernel.BACKGROUND
+    largest = log_weight.max(axis=over, keepdims=True)
+    if background:
+        largest = np.maximum(largest, np.log(background))
+    total = np.exp(log_weight - largest).sum(axis=over, keepdims=True)
+    if background:
+        total = total + np.exp(np.log(background) - largest)
+    return largest, total
+
+
+def _values(v: Array | float, kernel: Kernels) -> Array | float:
+    return 1.0 if kernel.NORMALIZATION == "pooled" else np.asarray(v, dtype=float)[..., None]
+
+
+def _column(b: Array | None, chi: Array) -> Array:
     return np.zeros(chi.shape[-2])[:, None] if b is None else b[..., None]

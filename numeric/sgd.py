@@ -18,7 +18,9 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import ArrayLike, NDArray
 
+from numeric.activation import Kernels
 from numeric.errors import InputError, SimulationError, Verbatim
+from numeric.quadrature import symmetric_root
 from numeric.scores import attention_weights, score_gradient
 from numeric.task import Attention, State, Task
 from numeric.validate import FloatArray, one_of, real_array, real_number, whole_number
@@ -48,8 +50,9 @@ class SGDRuns:
         Recorded times, `step` times the number of steps.
     samples : (n,) array of int
         Samples a run has used by then, `batch` times the number of steps; ``D tau / kappa``.
-    m, r, b : (runs, n, H, F), (runs, n, H, H) and (runs, n, H) arrays
-        Order parameters, see `State`; b is None where there are no biases.
+    m, r : (runs, n, H, F), (runs, n, H, H) arrays
+    b, v : (runs, n, H) arrays or None
+        Order parameters, see `State`; b and v where they are trained.
     kappa : float
         ``step * dimension / batch``.
     dimension, batch, step, seed
@@ -61,6 +64,7 @@ class SGDRuns:
     m: FloatArray
     r: FloatArray
     b: FloatArray | None
+    v: FloatArray | None
     kappa: float
     dimension: int
     batch: int
@@ -88,7 +92,7 @@ def run_sgd(
     Parameters
     ----------
     state : State
-        Where all runs start: m (H, F), r (H, H), b (H,). No batch axes.
+        Where all runs start: m (H, F), r (H, H), b and v (H,). No batch axes.
     task : Task
     attention : Attention
     dimension : int
@@ -115,10 +119,9 @@ def run_sgd(
     Raises
     ------
     InputError
-        If an argument is not as above, the state does not fit the task and the attention, or the
-        attention has trained values v.
+        If an argument is not as above, or the state does not fit the task and the attention.
     SimulationError
-        If a key or bias stops being finite.
+        If a parameter stops being finite.
 
     Notes
     -----
@@ -130,8 +133,6 @@ def run_sgd(
     least = features + attention.heads
     if state.batch_shape:
         raise InputError("state", state.m, "a single state, m in shape (heads, features)")
-    if state.v is not None:
-        raise InputError("attention", attention, "an activation without trained values v")
     dimension = whole_number("dimension", dimension, 1)
     if dimension < least:
         raise InputError("dimension", dimension, f"at least features + heads = {least}")
@@ -152,34 +153,40 @@ def run_sgd(
     descent = _Descent(task, attention, dimension, batch, step, target)
     k = np.zeros((attention.heads, dimension))
     k[:, :features] = state.m
-    k[:, features : features + attention.heads] = _square_root(state.r)
+    k[:, features : features + attention.heads] = symmetric_root(state.r)
 
     m = np.empty((runs, len(steps), *state.m.shape))
     r = np.empty((runs, len(steps), *state.r.shape))
-    b = None if state.b is None else np.empty((runs, len(steps), attention.heads))
+    others = {name: np.empty((runs, len(steps), attention.heads)) for name in attention.parameters}
     seeds = SeedSequence(seed).spawn(runs)
     tell = _Progress(progress, runs * int(steps[-1]))
     for first in range(0, runs, descent.runs_at_a_time):
         chunk = slice(first, first + descent.runs_at_a_time)
         rngs = [default_rng(child) for child in seeds[chunk]]
-        block = _Block(descent, rngs, k, state.b)
+        block = _Block(descent, rngs, k, state)
         for n, stop in enumerate(steps.tolist()):
             while block.done < stop:
                 block.advance()
                 tell(len(rngs))
             m[chunk, n], r[chunk, n] = block.order_parameters()
-            if b is not None:
-                b[chunk, n] = block.b
+            for name, values in others.items():
+                values[chunk, n] = block.others[name]
     if progress is not None:
         progress(1.0)
     times: FloatArray = step * steps.astype(np.float64)
-    return SGDRuns(times, batch * steps, m, r, b, kappa, dimension, batch, step, seed)
+    b, v = others.get("b"), others.get("v")
+    return SGDRuns(times, batch * steps, m, r, b, v, kappa, dimension, batch, step, seed)
 
 
 def gradient_sum(
-    x: FloatArray, k: FloatArray, b: FloatArray | None, activation: str, target: str
-) -> tuple[FloatArray, FloatArray]:
-    """Return the loss derivatives in keys and biases, summed over samples.
+    x: FloatArray,
+    k: FloatArray,
+    b: FloatArray | None,
+    v: FloatArray | float,
+    kernel: Kernels,
+    target: str,
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the loss derivatives in keys, biases and values, summed over samples.
 
     Parameters
     ----------
@@ -187,20 +194,23 @@ def gradient_sum(
         Tokens, the relevant one first.
     k : (runs, H, D) array
     b : (runs, H) array or None
-    activation : str
+    v : (runs, H) array or float
+    kernel : Kernels
+        The activation.
     target : {"token", "location"}
 
     Returns
     -------
-    in_k, in_b : (runs, H, D) and (runs, H) arrays
-        The latter is zero where the activation has no biases.
+    in_k, in_b, in_v : (runs, H, D), (runs, H) and (runs, H) arrays
+        The latter two have no meaning where the activation does not train them.
     """
     runs, samples, tokens, dimension = x.shape
     flat = x.reshape(runs, samples * tokens, dimension)
     # Samples and heads change places in views only: the data stay (runs, H, samples, L).
     chi = (k @ flat.mT).reshape(runs, -1, samples, tokens).swapaxes(1, 2)
     bias = None if b is None else b[:, None]
-    p, a = attention_weights(chi, bias, activation)
+    value = v if isinstance(v, float) else v[:, None]
+    p, a = attention_weights(chi, bias, value, kernel)
     a[..., 0] -= 1  # a - e_eps
     if target == "token":
         # X (X^T (a - e)) is cheaper than the Gram matrix X X^T of more than two tokens.
@@ -209,8 +219,9 @@ def gradient_sum(
         slope *= 2 / dimension
     else:
         slope = 2 * a
-    c, in_b = score_gradient(chi, bias, p, slope, activation)
-    return c.swapaxes(1, 2).reshape(runs, -1, samples * tokens) @ flat, in_b.sum(axis=1)
+    c, in_b, in_v = score_gradient(chi, bias, value, p, slope, kernel)
+    in_k = c.swapaxes(1, 2).reshape(runs, -1, samples * tokens) @ flat
+    return in_k, in_b.sum(axis=1), in_v.sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -243,37 +254,43 @@ class _Descent:
 
 
 class _Block:
-    """A block of runs on its way, all from the same keys (H, D) and biases (H,)."""
+    """A block of runs on its way, all from the same keys (H, D), biases and values (H,)."""
 
     def __init__(
-        self, descent: _Descent, rngs: list[Generator], k: FloatArray, b: FloatArray | None
+        self, descent: _Descent, rngs: list[Generator], k: FloatArray, state: State
     ) -> None:
         self.descent, self.rngs, self.done = descent, rngs, 0
         self.k = np.repeat(k[None], len(rngs), axis=0)
-        self.b = None if b is None else np.repeat(b[None], len(rngs), axis=0)
+        self.others = {
+            name: np.repeat(getattr(state, name)[None], len(rngs), axis=0)
+            for name in descent.attention.parameters
+        }
         shape = descent.samples_at_a_time, descent.task.tokens, descent.dimension
         self._x = np.empty((len(rngs), *shape))
 
     def advance(self) -> None:
         """Take one step."""
         descent, held = self.descent, self.descent.samples_at_a_time
-        activation, scale = descent.attention.activation, descent.step / descent.batch
+        attention, scale = descent.attention, descent.step / descent.batch
         if (slot := self.done % descent.steps_at_a_time) == 0:
             self._draw_signals()
-        in_k, in_b = np.zeros_like(self.k), np.zeros(self.k.shape[:2])
+        b, v = self.others.get("b"), self.others.get("v", attention.value)
+        in_k = np.zeros_like(self.k)
+        in_others = {"b": np.zeros(self.k.shape[:2]), "v": np.zeros(self.k.shape[:2])}
         with np.errstate(over="ignore", invalid="ignore"):
             for first in range(0, descent.batch, held):
                 x = self._tokens(self._signals[:, slot, first : first + held])
-                part = gradient_sum(x, self.k, self.b, activation, descent.target)
+                part = gradient_sum(x, self.k, b, v, attention.kernel, descent.target)
                 in_k += part[0]
-                in_b += part[1]
+                in_others["b"] += part[1]
+                in_others["v"] += part[2]
             in_k *= scale
             self.k -= in_k
-            if self.b is not None:
-                self.b -= scale * in_b
+            for name, values in self.others.items():
+                values -= scale * in_others[name]
         self.done += 1
         if self.done % CHECK_EVERY == 0:
-            self._check(self.k, self.b)
+            self._check(self.k, *self.others.values())
 
     def order_parameters(self) -> tuple[FloatArray, FloatArray]:
         """Return m (runs, H, F) and r (runs, H, H)."""
@@ -281,7 +298,7 @@ class _Block:
         m, rest = self.k[..., :features], self.k[..., features:]
         with np.errstate(over="ignore", invalid="ignore"):
             r = rest @ rest.mT
-        self._check(m, r, self.b)
+        self._check(m, r, *self.others.values())
         return m, r
 
     def _draw_signals(self) -> None:
@@ -298,8 +315,8 @@ class _Block:
         x[:, :, 0, : signals.shape[2]] += signals
         return x
 
-    def _check(self, *values: FloatArray | None) -> None:
-        if not all(value is None or np.isfinite(value).all() for value in values):
+    def _check(self, *values: FloatArray) -> None:
+        if not all(np.isfinite(value).all() for value in values):
             step = self.descent.step
             where = f"tau = {step * self.done:.6g}, after {self.done} steps of size {step:.6g}"
             raise SimulationError(f"a run has diverged by {where}: take a smaller step")
@@ -347,10 +364,3 @@ def _recorded_steps(tau: ArrayLike, step: float, batch: int) -> NDArray[np.int64
     if not steps[-1] * batch < MOST_SAMPLES:
         raise InputError("tau", tau, f"times within {MOST_SAMPLES} samples, at step {step:.6g}")
     return (np.unique(steps) if horizon else steps).astype(np.int64)
-
-
-def _square_root(r: FloatArray) -> FloatArray:
-    """Return the symmetric root of a positive semi-definite matrix."""
-    values, vectors = np.linalg.eigh(r)
-    root: FloatArray = (vectors * np.sqrt(values.clip(0))) @ vectors.T
-    return root

@@ -1,25 +1,19 @@
-"""Hessian spectra in the coordinates (m, rho), r = rho rho^T.
+"""Hessian spectra in the coordinates (m, rho), r = rho rho^T, by sector of the heads' symmetry.
 
-At the origin the derived closed form is evaluated. At any other state the Hessian is differentiated
-numerically from the exact gradient; the part of the keys that leaves the span of rho sees the Hessian
-2 G per residual dimension and is exact.
+At the origin the derived closed form is evaluated, at any other state the Hessian of `hessian`; the part
+of the keys that leaves the span of rho sees the Hessian 2 G per residual dimension.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from numeric._generated import ACTIVATIONS
-from numeric.errors import InputError, QuadratureError
-from numeric.loss import MOST_POINTS, evaluate, population_loss
+from numeric.errors import InputError
+from numeric.hessian import factor_hessian
+from numeric.origin import origin_eigenvalues
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
 
-# Digits of the gradient that is differenced, by preference; step of the five-point formula in units of
-# the length over which the gradient varies.
-DIGITS = (11.0, 9.0, 7.0, 5.0)
-STEP = 0.01
 SAME = 1e-7
 # Share of an eigenvector in a sector that gives the sector's name.
 DOMINANT = 0.9
@@ -98,16 +92,16 @@ def feature_axes(task: Task) -> tuple[Array, Array]:
 
 def _at_origin(task: Task, attention: Attention) -> Spectrum:
     moments, _ = feature_axes(task)
-    heads = attention.heads
-    kernel = ACTIVATIONS[attention.activation]
+    heads, features = attention.heads, task.prior.features
+    zero = State(np.zeros((heads, features)), np.zeros((heads, heads))).check(attention, features)
     rows: list[tuple[float, int, str]] = []
     for f, nu in enumerate(moments, start=1):
-        mean, difference, _, _ = kernel.origin_eigenvalues(task.tokens, heads, float(nu))
-        rows.append((float(mean), 1, f"mean, feature {f}"))
-        rows.append((float(difference), heads - 1, f"difference, feature {f}"))
-    _, _, mean, difference = kernel.origin_eigenvalues(task.tokens, heads, 0.0)
-    rows.append((float(mean), 1, "mean, residual"))
-    rows.append((float(difference), heads - 1, "difference, residual"))
+        mean, difference, _, _ = origin_eigenvalues(zero, task, attention, float(nu))
+        rows.append((mean, 1, f"mean, feature {f}"))
+        rows.append((difference, heads - 1, f"difference, feature {f}"))
+    _, _, mean, difference = origin_eigenvalues(zero, task, attention, 0.0)
+    rows.append((mean, 1, "mean, residual"))
+    rows.append((difference, heads - 1, "difference, residual"))
     rows = sorted((row for row in rows if row[1] > 0), key=lambda row: row[0])
     return Spectrum(
         "origin",
@@ -119,71 +113,16 @@ def _at_origin(task: Task, attention: Attention) -> Spectrum:
 
 
 def _at_state(task: Task, attention: Attention, state: State) -> Spectrum:
-    rho = _factor(state.r)
-    x0 = np.concatenate([state.m, rho], axis=1)
-    features = task.prior.features
-    # A gradient varies where the scores change by order one.
-    length = 1 / np.sqrt(1 + float(feature_axes(task)[0].max(initial=0.0)))
-    digits = _affordable_digits(state, task, attention)
-
-    def gradient(x: Array) -> Array:
-        m, factor = x[:, :features], x[:, features:]
-        overlap = factor @ factor.T
-        loss = evaluate(
-            State(m, (overlap + overlap.T) / 2, state.b), task, attention, digits, MOST_POINTS
-        )
-        return np.concatenate([loss.m, 2 * loss.r @ factor], axis=1).ravel()
-
-    hessian, coarse = (_differentiate(gradient, x0, STEP * length * k) for k in (1.0, 2.0))
-    values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
-    exact = population_loss(state, task, attention, 10 ** (1 - digits))
-    noise = attention.heads * float(exact.gradient_error) / length
-    # Weyl: an eigenvalue moves by at most the norm of the perturbation. The five-point error falls
-    # sixteenfold when its step is halved; a quarter of the change is a safe estimate.
-    uncertainty = (
-        np.linalg.norm(hessian - coarse, 2) / 4 + np.linalg.norm(hessian - hessian.T, 2) + noise
-    )
-    rows = _sectors(values, vectors, x0.shape, SAME + 2 * float(uncertainty), task)
-    errors = [float(uncertainty)] * len(rows)
-    bulk_values, bulk_vectors = np.linalg.eigh(2 * exact.r)
+    found = factor_hessian(state, task, attention)
+    values, vectors = np.linalg.eigh(found.matrix)
+    shape = attention.heads, len(values) // attention.heads
+    rows = _sectors(values, vectors, shape, SAME + 2 * found.error, task)
+    errors = [found.error] * len(rows)
+    bulk_values, bulk_vectors = np.linalg.eigh(found.bulk)
     for value, vector in zip(bulk_values, bulk_vectors.T, strict=True):
         rows.append((float(value), f"{_head_sector(vector[:, None])}, residual"))
-        errors.append(2 * attention.heads * float(exact.gradient_error))
+        errors.append(found.bulk_error)
     return _merged(rows, errors)
-
-
-def _affordable_digits(state: State, task: Task, attention: Attention) -> float:
-    """Digits of the gradients that are differenced: the most that can be afforded."""
-    for digits in DIGITS[:-1]:
-        try:
-            evaluate(state, task, attention, digits, MOST_POINTS)
-        except QuadratureError:
-            continue
-        return digits
-    return DIGITS[-1]
-
-
-def _factor(r: Array) -> Array:
-    """Columns rho with ``r = rho rho^T``, as many as its rank."""
-    values, vectors = np.linalg.eigh(r)
-    kept = values > 1e-12 * max(float(values.max(initial=0.0)), 1e-300)
-    return vectors[:, kept] * np.sqrt(values[kept])
-
-
-def _differentiate(gradient: Callable[[Array], Array], x0: Array, h: float) -> Array:
-    """Five-point derivative of a gradient in every coordinate: (n, n)."""
-    rows = []
-    for i in range(x0.size):
-        step = np.zeros_like(x0)
-        step.flat[i] = h
-        rows.append(
-            (
-                8 * (gradient(x0 + step) - gradient(x0 - step))
-                - (gradient(x0 + 2 * step) - gradient(x0 - 2 * step))
-            )
-            / (12 * h)
-        )
-    return np.array(rows).reshape(x0.size, x0.size)
 
 
 def _head_sector(displacement: Array) -> str:

@@ -1,242 +1,23 @@
-"""What is learned and by what: signal priors, the task, the attention layer and its state."""
+"""What is learned and by what: the task, the attention layer and its state."""
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from numeric.activation import Kernels, kernels_of
 from numeric.errors import InputError
+from numeric.prior import Prior
 from numeric.validate import (
     ByValue,
     FloatArray,
-    one_of,
-    points,
-    probability_vector,
     psd_matrix,
-    read_only,
     real_array,
-    real_number,
     store,
     whole_number,
 )
 
 MOST_HEADS = 1000
-"""The largest number of heads, and of features of a named prior; the theory has both O(1)."""
-
-
-class Prior(ByValue, ABC):
-    """Distribution of the signal amplitudes theta in R^F, seen as a finite Gaussian mixture.
-
-    Its arrays are read-only, except samples. Amplitudes are O(1) in the token dimension D.
-    """
-
-    @abstractmethod
-    def components(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the mixture.
-
-        Returns
-        -------
-        weights : ndarray, shape (K,)
-            They sum to 1; zeros are allowed.
-        means : ndarray, shape (K, F)
-        covariances : ndarray, shape (K, F, F)
-            Positive semi-definite; zero for discrete priors.
-        """
-
-    @property
-    def features(self) -> int:
-        """Number F of latent features."""
-        return int(self.components()[1].shape[1])
-
-    @cached_property
-    def mean(self) -> FloatArray:
-        """Mean signal E theta, shape (F,)."""
-        weights, means, _ = self.components()
-        return read_only(weights @ means)
-
-    @cached_property
-    def covariance(self) -> FloatArray:
-        """Covariance of theta, shape (F, F)."""
-        weights, means, covariances = self.components()
-        centred = means - self.mean
-        within = np.einsum("k,kij->ij", weights, covariances)
-        return read_only(within + (centred.T * weights) @ centred)
-
-    @cached_property
-    def second_moment(self) -> FloatArray:
-        """Second moment E theta theta^T, shape (F, F)."""
-        return read_only(self.covariance + np.outer(self.mean, self.mean))
-
-    @cached_property
-    def is_discrete(self) -> bool:
-        """Whether theta takes finitely many values."""
-        return not self.components()[2].any()
-
-    def sample(self, rng: np.random.Generator, size: int) -> FloatArray:
-        """Draw independent signals, shape (size, F); singular covariances are fine.
-
-        Raises
-        ------
-        InputError
-            If `size` is not a whole number >= 0.
-        """
-        weights, means, _ = self.components()
-        labels = rng.choice(len(weights), whole_number("size", size, 0), p=weights)
-        draws: FloatArray = means[labels]
-        for k, root in enumerate(self._roots):
-            mine = labels == k
-            draws[mine] += rng.standard_normal((np.count_nonzero(mine), self.features)) @ root
-        return draws
-
-    @cached_property
-    def _roots(self) -> FloatArray:
-        """Symmetric square roots of the covariances; none at all if these are all zero."""
-        values, vectors = np.linalg.eigh(self.components()[2][: 0 if self.is_discrete else None])
-        roots: FloatArray = vectors * np.sqrt(values.clip(0))[..., None, :] @ vectors.mT
-        return roots
-
-
-@dataclass(frozen=True, eq=False)
-class GaussianPrior(Prior):
-    """One Gaussian, N(mean, covariance).
-
-    Parameters
-    ----------
-    mean : array_like, shape (F,)
-        F = 0 is allowed.
-    covariance : array_like, shape (F, F)
-        Positive semi-definite relative to its own scale; singular matrices are allowed.
-
-    Raises
-    ------
-    InputError
-        If a shape is another one, an entry not finite or `covariance` asymmetric or indefinite.
-    """
-
-    # field() drops the inherited properties, which would be taken as defaults
-    mean: FloatArray = field()
-    covariance: FloatArray = field()
-
-    def __post_init__(self) -> None:
-        mean = real_array("mean", self.mean, (None,))
-        store(self, mean=mean, covariance=psd_matrix("covariance", self.covariance, len(mean)))
-
-    def components(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the Gaussian as a mixture of one, see `Prior.components`."""
-        return read_only(np.ones(1)), self.mean[None], self.covariance[None]
-
-
-@dataclass(frozen=True, eq=False)
-class DiscretePrior(Prior):
-    """Finitely many signals.
-
-    Parameters
-    ----------
-    support : array_like, shape (K, F)
-        The values theta_k, K >= 1.
-    probabilities : array_like, shape (K,)
-        Their probabilities; zeros are allowed, and single-precision sums are renormalized.
-
-    Raises
-    ------
-    InputError
-        If a shape is wrong, an entry not finite, a probability negative or their sum not 1.
-    """
-
-    support: FloatArray
-    probabilities: FloatArray
-
-    def __post_init__(self) -> None:
-        support = points("support", self.support)
-        real_array("probabilities", self.probabilities, support.shape[:1])
-        probabilities = probability_vector("probabilities", self.probabilities)
-        store(self, support=support, probabilities=probabilities)
-
-    @property
-    def log_probabilities(self) -> FloatArray:
-        """Logarithms of the probabilities, shape (K,); -inf where a probability is zero."""
-        with np.errstate(divide="ignore"):
-            return read_only(np.log(self.probabilities))
-
-    def components(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the signals as Gaussians of zero covariance, see `Prior.components`."""
-        count, features = self.support.shape
-        covariances = np.broadcast_to(np.zeros((features, features)), (count, features, features))
-        return self.probabilities, self.support, covariances
-
-
-@dataclass(frozen=True, eq=False)
-class MixturePrior(Prior):
-    """A finite mixture of K >= 1 Gaussians.
-
-    Parameters
-    ----------
-    weights : array_like, shape (K,)
-        Probabilities of the components; zeros are allowed.
-    means : array_like, shape (K, F)
-    covariances : array_like, shape (K, F, F)
-        Each positive semi-definite relative to its own scale; singular matrices are allowed.
-
-    Raises
-    ------
-    InputError
-        If a shape is wrong, an entry not finite, a weight negative, the sum of weights not 1, or a
-        covariance asymmetric or indefinite.
-    """
-
-    weights: FloatArray
-    means: FloatArray
-    covariances: FloatArray
-
-    def __post_init__(self) -> None:
-        weights = probability_vector("weights", self.weights)
-        means = real_array("means", self.means, (len(weights), None))
-        count, features = means.shape
-        covariances = psd_matrix("covariances", self.covariances, features, (count,))
-        store(self, weights=weights, means=means, covariances=covariances)
-
-    def components(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the mixture itself, see `Prior.components`."""
-        return self.weights, self.means, self.covariances
-
-
-def isotropic(features: int, variance: float) -> GaussianPrior:
-    """Return the Gaussian N(0, variance * identity) of R^features.
-
-    Raises
-    ------
-    InputError
-        If `features` is not a whole number from 0 to 1000, or `variance` not a finite number >= 0.
-    """
-    size = whole_number("features", features, 0, MOST_HEADS)
-    scale = real_number("variance", variance, minimum=0)
-    return GaussianPrior(np.zeros(size), scale * np.eye(size))
-
-
-def flipped_spike(directions: ArrayLike) -> DiscretePrior:
-    """Return the prior with equal weight on each of the directions (K, F) and its opposite.
-
-    Raises
-    ------
-    InputError
-        If `directions` is not a non-empty list of points.
-    """
-    spikes = points("directions", directions)
-    return empirical(np.concatenate([spikes, -spikes]))
-
-
-def empirical(samples: ArrayLike) -> DiscretePrior:
-    """Return the prior with equal weight on each of the samples (N, F).
-
-    Raises
-    ------
-    InputError
-        If `samples` is not a non-empty list of points.
-    """
-    support = points("samples", samples)
-    return DiscretePrior(support, np.full(len(support), 1 / len(support)))
+"""The largest number of heads; the theory has O(1) of them."""
 
 
 @dataclass(frozen=True)
@@ -271,37 +52,43 @@ class Attention:
 
     Parameters
     ----------
-    activation : str
-        Name of a generated activation.
+    activation : str or derive.Attention
+        Name of a built-in activation, or a definition of your own.
     heads : int
-        Number H of heads, from 1 to what the activation allows.
+        Number H of heads, >= 1.
 
     Raises
     ------
     InputError
-        If the activation is unknown or cannot have that many heads.
+        If the activation is unknown or the number of heads no whole number from 1 to 1000.
     """
 
-    activation: str
+    activation: object
     heads: int
 
     def __post_init__(self) -> None:
-        from numeric._generated import ACTIVATIONS
+        store(self, activation=kernels_of(self.activation)[0])
+        store(self, heads=whole_number("heads", self.heads, 1, MOST_HEADS))
 
-        store(self, activation=one_of("activation", self.activation, ACTIVATIONS))
-        most = ACTIVATIONS[self.activation].MAX_HEADS
-        heads = whole_number("heads", self.heads, 1, MOST_HEADS if most is None else most)
-        store(self, heads=heads)
+    @property
+    def kernel(self) -> Kernels:
+        """The activation's generated kernels and constants."""
+        return kernels_of(self.activation)[1]
+
+    @property
+    def name(self) -> str:
+        """The activation's name."""
+        return self.kernel.NAME
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters trained beside the keys, among "b" and "v"."""
-        from numeric._generated import ACTIVATIONS
+        return tuple(self.kernel.PARAMETERS)
 
-        return tuple(ACTIVATIONS[self.activation].PARAMETERS)
-
-
-_INITIAL = {"b": 0.0, "v": 1.0}
+    @property
+    def value(self) -> float:
+        """Head value v_h unless values are given."""
+        return 1 / self.heads if self.kernel.AVERAGED else 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +120,7 @@ class State(ByValue):
         m = real_array("m", self.m, (..., None, None))
         *batch, heads, _ = m.shape
         store(self, m=m, r=psd_matrix("r", self.r, heads, tuple(batch)))
-        for name in _INITIAL:
+        for name in ("b", "v"):
             value = getattr(self, name)
             if value is not None:
                 store(self, **{name: real_array(name, value, m.shape[:-1])})
@@ -377,7 +164,7 @@ class State(ByValue):
         Returns
         -------
         State
-            The same, with zeros for a trained `b` and ones for a trained `v` that is missing.
+            The same, with a trained `b` or `v` that is missing: zeros, and the layer's `value`.
 
         Raises
         ------
@@ -387,11 +174,11 @@ class State(ByValue):
         """
         real_array("m", self.m, (..., attention.heads, features))
         missing = {}
-        for name, initial in _INITIAL.items():
+        for name, initial in (("b", 0.0), ("v", attention.value)):
             trained = name in attention.parameters
             value = getattr(self, name)
             if value is not None and not trained:
-                expected = f"none, since {attention.activation} has no such parameter"
+                expected = f"none, since {attention.name} has no such parameter"
                 raise InputError(name, value, expected)
             if value is None and trained:
                 missing[name] = np.full(self.m.shape[:-1], initial)

@@ -1,5 +1,6 @@
 """``python -m derive``: return codes, output, and errors of one line."""
 
+import math
 import os
 import re
 import subprocess
@@ -29,7 +30,7 @@ def test_prints_the_chosen_activation(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["softmax", "--format", "text"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("# softmax attention\n")
-    assert "\n    log w(chi, b) = chi\n" in out
+    assert "\n    w(chi, b) = exp(chi)\n" in out
     assert out.count("\n# ") == 0
     assert err == ""
 
@@ -64,6 +65,60 @@ def test_unknown_name(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
     message = _one_line(err)
     assert message.startswith("activation: found ")
     assert all(name in message for name in ACTIVATIONS)
+
+
+OWN = """\
+[attention]
+weight = "3 * exp(2*chi + b)"
+normalization = "per-head"
+background = 0.5
+trained = ["b", "v"]
+heads = 3
+"""
+
+
+def test_an_experiment_file_with_its_own_activation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN)
+    assert main([str(path), "--format", "python"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    scope: dict = {}
+    exec(out, scope)
+    assert scope["NAME"] == "user-defined"
+    assert scope["PARAMETERS"] == ("b", "v")
+    assert scope["weight_functions_2"](0.0, 0.0)[0] == pytest.approx(math.log(3), rel=1e-15)
+    path.write_text('[attention]\nactivation = "erf"\n')
+    assert main([str(path), "--format", "python"]) == 0
+    assert main(["erf", "--format", "python"]) == 0
+    of_file, of_name = capsys.readouterr().out.split('\n\n"""')
+    assert of_file.strip('"') == of_name.strip().strip('"')
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("chi + b", "chi + c", "attention.weight: found"),
+        ("per-head", "head", "attention.normalization: found 'head', expected one of"),
+        ("0.5", "-0.5", "attention.background: found -0.5, expected"),
+        ('["b", "v"]', "[]", "attention.trained: found [], expected"),
+        ("[attention]", "[attentoin]", "attention: found None, expected a table"),
+        ("[attention]", "[attention", "found "),
+    ],
+)
+def test_a_bad_experiment_file(
+    old: str, new: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN.replace(old, new))
+    assert main(["softmax", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert _one_line(err).startswith(f"{path}: {words}")
+    assert main([str(tmp_path / "nothing.toml")]) == 2
+    assert "nothing.toml: found No such file" in _one_line(capsys.readouterr().err)
 
 
 def test_check_without_drift(

@@ -56,6 +56,28 @@ def test_two_hash_seeds_write_the_committed_bytes(tmp_path: Path) -> None:
         assert found == expected
 
 
+def test_an_activation_of_ones_own_is_derived_to_the_same_bytes() -> None:
+    """Under three hash seeds: the kernels of a definition, and the file that defines it."""
+    program = (
+        "from derive.user import user_attention\n"
+        "own = user_attention('2 + tanh(b - chi) + 0.3*exp(-chi**2)', 'none', 0, ['b', 'v'])\n"
+        "print(own.weight, own.kernel_source())\n"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in (0, 7, 20260)
+    ]
+    texts = {run.communicate()[0] for run in runs}
+    assert [run.returncode for run in runs] == [0] * 3
+    (text,) = texts
+    assert "def score_gradient(" in text
+
+
 def test_writing_over_old_files_leaves_no_temporary_file(copy: Path) -> None:
     (copy / "race.py").write_text("old\n", encoding="utf-8")
     written = write(copy)

@@ -3,18 +3,10 @@
 import numpy as np
 import pytest
 import sympy as sp
-from sympy import Expr, ImmutableMatrix, MatrixSymbol, Rational, Symbol, Trace
+from sympy import Expr, ImmutableMatrix, MatrixSymbol, Symbol, Trace
 
-from derive.attention import ACTIVATIONS, Attention
-from derive.expansion import INVARIANTS, expand_at_origin
-from derive.gradient import (
-    flow_field,
-    law_gradient,
-    matrix_gradient,
-    origin_gradient,
-    origin_invariants,
-)
-from derive.symbols import F, G, Gamma, H, L, M, P, S, V, chi, gain, kappa, m, mu, p, r, rho
+from derive.gradient import flow_field, law_gradient, matrix_gradient
+from derive.symbols import F, G, Gamma, H, M, S, V, gain, kappa, m, mu, r, rho
 from numeric._generated import order_parameters
 
 HEADS = FEATURES = 2
@@ -38,8 +30,6 @@ EXPLICIT = {
     S: _symmetric("S", FEATURES),
     gain: _full("g", HEADS, 1),
     Gamma: _symmetric("Gamma", HEADS),
-    p: _full("p", HEADS, 1),
-    P: ImmutableMatrix(HEADS, HEADS, lambda i, j: Symbol(f"p{i}0", real=True) if i == j else 0),
     G: _symmetric("G", HEADS),
     V: _symmetric("V", HEADS),
     rho: _full("rho", HEADS, HEADS),
@@ -89,74 +79,11 @@ def test_law_gradient_is_the_chain_rule_for_any_moments() -> None:
     assert same(in_r, elementwise(change, r).T)
 
 
-@pytest.mark.parametrize("invariant", origin_invariants(), ids=str)
-def test_invariants_are_head_averages(invariant: Symbol) -> None:
-    weights, matrix, residual = EXPLICIT[p], EXPLICIT[m], EXPLICIT[r]
-    second, heads = EXPLICIT[M], range(HEADS)
-    pairs = [(i, j, weights[i] * weights[j]) for i in heads for j in heads]
-    signal = matrix * second * matrix.T
-    norm = matrix * matrix.T
-    by_hand = {
-        "mbar_mu": sum(weights[h] * (matrix * EXPLICIT[mu])[h] for h in heads),
-        "avg_mMm": sum(weights[h] * signal[h, h] for h in heads),
-        "avg_mm": sum(weights[h] * norm[h, h] for h in heads),
-        "avg_r": sum(weights[h] * residual[h, h] for h in heads),
-        "mbar_M_mbar": sum(x * signal[i, j] for i, j, x in pairs),
-        "mbar_mbar": sum(x * norm[i, j] for i, j, x in pairs),
-        "rbar": sum(x * residual[i, j] for i, j, x in pairs),
-    }
-    assert set(by_hand) == {str(x) for x in INVARIANTS}
-    assert same(explicit(origin_invariants()[invariant]), by_hand[str(invariant)])
-
-
-CUSTOM = Attention("bent", chi + chi**2 / 3, "pooled")
-
-
-@pytest.mark.parametrize("attention", [*ACTIVATIONS.values(), CUSTOM], ids=lambda a: a.name)
-def test_origin_gradient_against_elementwise_differentiation(attention: Attention) -> None:
-    expansion = expand_at_origin(attention)
-    value, in_m, in_r = map(explicit, origin_gradient(expansion))
-    by_hand = expansion.in_invariants.subs(
-        {x: explicit(trace) for x, trace in origin_invariants().items()}
-    )
-    assert same(value, by_hand)
-    assert in_m.shape == (HEADS, FEATURES)
-    assert in_r.shape == (HEADS, HEADS)
-    assert same(in_m, elementwise(by_hand, m))
-    assert same(in_r, elementwise(by_hand, r))
-    assert same(in_r, in_r.T)
-
-
-def test_softmax_gradient_in_the_published_form() -> None:
-    _, in_m, in_r = map(explicit, origin_gradient(expand_at_origin(ACTIVATIONS["softmax"])))
-    equal = dict.fromkeys(EXPLICIT[p], Rational(1, HEADS))
-    mbar = EXPLICIT[m].T * sp.ones(HEADS, 1) / HEADS
-    rows = []
-    for h in range(HEADS):
-        head = EXPLICIT[m][h, :].T
-        rows.append(
-            -2 * EXPLICIT[mu]
-            - 2 * (1 - 2 / L) * EXPLICIT[M] * head
-            + 2 * mbar
-            + (2 / L) * EXPLICIT[M] * mbar
-        )
-    factor = (1 - 1 / L) / (HEADS * L)
-    assert same(in_m.subs(equal), factor * ImmutableMatrix.hstack(*rows).T)
-    assert same(in_r.subs(equal), factor / HEADS * sp.ones(HEADS, HEADS))
-
-
-def test_an_even_weight_has_a_zero_gradient_in_r() -> None:
-    attention = Attention("gaussian", chi**2, "per-head")
-    _, in_m, in_r = map(explicit, origin_gradient(expand_at_origin(attention)))
-    assert same(in_m, -4 * (L - 1) / L**2 * EXPLICIT[P] * EXPLICIT[m] * EXPLICIT[M])
-    assert same(in_r, sp.zeros(HEADS, HEADS))
-
-
 @pytest.mark.parametrize(
     "scalar",
     [
-        Trace(P * m * M * m.T),
-        Trace(p.T * m * mu) * 3 - Trace(m * S * m.T * Gamma),
+        Trace(Gamma * m * M * m.T),
+        Trace(gain.T * m * mu) * 3 - Trace(m * S * m.T * Gamma),
         Trace(m.T * G * m) / 7 + Trace(r),
     ],
     ids=["quadratic", "sum", "constant beside"],

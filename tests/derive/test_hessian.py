@@ -6,22 +6,45 @@ from functools import cache
 import numpy as np
 import pytest
 import sympy as sp
-from sympy import Expr, Matrix, Rational, Symbol
+from sympy import Expr, Matrix, Rational, Symbol, exp, log
 
-from derive.attention import ACTIVATIONS
-from derive.expansion import expand_at_origin
+from derive.attention import ACTIVATIONS, Attention
+from derive.emit import module_source
+from derive.expansion import (
+    alignment,
+    expand_at_origin,
+    head_norm,
+    head_residual,
+    head_signal,
+    pair_norm,
+    pair_residual,
+    pair_signal,
+)
 from derive.hessian import origin_kernels, sector_eigenvalues
-from derive.symbols import H, L, nu_f
-from numeric._generated import b_softmax, softmax
+from derive.spec import Module
+from derive.stable import expit
+from derive.symbols import H, L, b, chi, nu_f, v
+from numeric._generated import ACTIVATIONS as MODULES
 
 HEADS, FEATURES = 3, 2
-MODULES = {"softmax": softmax, "b-softmax": b_softmax}
 NAMES = ["mean", "difference", "residual_mean", "residual_difference"]
+BIAS, VALUE = Rational(-1, 4), Rational(2, 5)
 
 
 @cache
 def _eigenvalues(name: str) -> dict[str, Expr]:
-    return sector_eigenvalues(expand_at_origin(ACTIVATIONS[name]))
+    """By sector, in L, H, nu, b and v."""
+    expansion = expand_at_origin(ACTIVATIONS[name])
+    found = sector_eigenvalues(expansion)
+    return {sector: x.subs(expansion.bias_functions) for sector, x in found.items()}
+
+
+def _written(expression: Expr) -> Expr:
+    return expression.replace(expit, lambda x: 1 / (1 + exp(-x)))
+
+
+def _number(expression: Expr) -> Expr:
+    return sp.N(_written(expression), 40)
 
 
 def _softmax_loss(m: Matrix, r: Matrix, second: Matrix, tokens: int) -> Expr:
@@ -47,7 +70,30 @@ def _b_softmax_loss(m: Matrix, r: Matrix, second: Matrix, tokens: int) -> Expr:
     return 1 - 1 / size + (1 - 1 / size) / size * bracket
 
 
-LOSSES = {"softmax": _softmax_loss, "b-softmax": _b_softmax_loss}
+def _expanded_loss(name: str) -> Callable:
+    """The derived expansion, its averages over heads and pairs of heads written out."""
+    expansion = expand_at_origin(ACTIVATIONS[name])
+    derived = _written(expansion.in_invariants.subs(expansion.bias_functions))
+
+    def loss(m: Matrix, r: Matrix, second: Matrix, tokens: int) -> Expr:
+        heads = m.rows
+        ones = sp.ones(1, heads) / heads
+        averages = {
+            alignment: 0,
+            head_signal: (m * second * m.T).trace() / heads,
+            head_norm: (m * m.T).trace() / heads,
+            head_residual: r.trace() / heads,
+            pair_signal: (ones * m * second * m.T * ones.T)[0],
+            pair_norm: (ones * m * m.T * ones.T)[0],
+            pair_residual: (ones * r * ones.T)[0],
+        }
+        return _number(derived.subs({L: tokens, H: heads, b: BIAS, v: VALUE})).subs(averages)
+
+    return loss
+
+
+PUBLISHED = {"softmax": _softmax_loss, "b-softmax": _b_softmax_loss}
+LOSSES = {name: PUBLISHED.get(name) or _expanded_loss(name) for name in ACTIVATIONS}
 
 
 def _dense_hessian(loss: Callable, tokens: int, second: Matrix) -> np.ndarray:
@@ -67,7 +113,8 @@ def test_sectors_are_the_spectrum_of_the_dense_hessian(name: str, tokens: int) -
     nus = [sp.Integer(3), Rational(1, 2)]
     second = rotation * sp.diag(*nus) * rotation.T
     dense = _dense_hessian(LOSSES[name], tokens, second)
-    sectors = {k: v.subs({L: tokens, H: HEADS}) for k, v in _eigenvalues(name).items()}
+    numbers = {L: tokens, H: HEADS, b: BIAS, v: VALUE}
+    sectors = {k: _written(x.subs(numbers)) for k, x in _eigenvalues(name).items()}
     expected = []
     for nu in nus:
         expected += [sectors["mean"].subs(nu_f, nu)]
@@ -83,6 +130,7 @@ def test_sectors_are_the_spectrum_of_the_dense_hessian(name: str, tokens: int) -
 @pytest.mark.parametrize("name", LOSSES)
 def test_eigenvectors_of_the_sectors(name: str) -> None:
     tokens = 5
+    numbers = {L: tokens, H: HEADS, b: BIAS, v: VALUE}
     nus = (sp.Integer(3), Rational(1, 2))
     dense = _dense_hessian(LOSSES[name], tokens, sp.diag(*nus))
     alike, apart = np.ones(HEADS) / np.sqrt(HEADS), np.array([1.0, -2.0, 1.0]) / np.sqrt(6)
@@ -90,13 +138,13 @@ def test_eigenvectors_of_the_sectors(name: str) -> None:
         for f, nu in enumerate(nus):
             direction = np.zeros(len(dense))
             direction[f : HEADS * FEATURES : FEATURES] = vector
-            rate = float(_eigenvalues(name)[sector].subs({L: tokens, H: HEADS, nu_f: nu}))
-            np.testing.assert_allclose(dense @ direction, rate * direction, atol=1e-14)
+            rate = _number(_eigenvalues(name)[sector].subs(numbers | {nu_f: nu}))
+            np.testing.assert_allclose(dense @ direction, float(rate) * direction, atol=1e-14)
     for vector, sector in ((alike, "residual_mean"), (apart, "residual_difference")):
         direction = np.zeros(len(dense))
         direction[HEADS * FEATURES + 1 :: HEADS] = vector
-        rate = float(_eigenvalues(name)[sector].subs({L: tokens, H: HEADS}))
-        np.testing.assert_allclose(dense @ direction, rate * direction, atol=1e-14)
+        rate = _number(_eigenvalues(name)[sector].subs(numbers))
+        np.testing.assert_allclose(dense @ direction, float(rate) * direction, atol=1e-14)
 
 
 def test_growth_rate_of_head_differences_is_the_published_one() -> None:
@@ -104,9 +152,9 @@ def test_growth_rate_of_head_differences_is_the_published_one() -> None:
     assert sp.simplify(-_eigenvalues("softmax")["difference"] - published) == 0
 
 
-def test_other_rates_of_the_built_in_activations() -> None:
+def test_other_published_rates() -> None:
     factor = 2 / (H * L) * (1 - 1 / L)
-    for name in LOSSES:
+    for name in PUBLISHED:
         found = _eigenvalues(name)
         assert list(found) == NAMES
         assert sp.simplify(found["mean"] - factor * (1 - (1 - 3 / L) * nu_f)) == 0
@@ -122,52 +170,78 @@ def test_with_two_tokens_only_pooled_heads_separate() -> None:
 
 
 def test_one_token_leaves_nothing_to_learn() -> None:
-    for name in LOSSES:
+    for name in ("softmax", "softmax-v", "b-softmax", "softplus"):
         assert all(e.subs(L, 1) == 0 for e in _eigenvalues(name).values())
+
+
+def test_rates_where_values_rest() -> None:
+    """With all tokens' attention 1 in sum, only a token's share and the weight's curvature count."""
+    factor = 2 / (H * L) * (1 - 1 / L)
+    a = 1 / (L + exp(-b))
+    at_rest = _eigenvalues("softmax-1")["difference"].subs(v, 1 / (H * L * a))
+    assert sp.simplify(_written(at_rest) + factor * (1 - 2 * a) * nu_f) == 0
+    at_rest = _eigenvalues("softmax-v")["difference"].subs(v, 1 / H)
+    assert sp.simplify(at_rest + factor * (1 - 2 / L) * nu_f) == 0
+    erf_share = 1 + sp.erf(b)
+    at_rest = _eigenvalues("erf")["difference"].subs(v, 1 / (H * L * erf_share))
+    curvature = -4 * b * exp(-(b**2)) / sp.sqrt(sp.pi)
+    assert sp.simplify(at_rest + factor * curvature / erf_share * nu_f) == 0
+    # softplus: w'' / w - 2 (w'/w)^2 / L at zero score, w = log 2, w' = 1/2, w'' = 1/4.
+    rate = 1 / (4 * log(2)) - 2 / (4 * log(2) ** 2) / L
+    assert sp.simplify(_eigenvalues("softplus")["difference"] + factor * rate * nu_f) == 0
+    assert _eigenvalues("linear")["difference"] == 0
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_kernels_return_the_sectors_in_numbers(name: str) -> None:
     tokens, heads, nu = np.array([2, 5, 10**6]), np.array([[1], [4]]), np.array([0.5, 3.0, 0.7])
-    found = MODULES[name].origin_eigenvalues(tokens, heads, nu)
+    values = {"b": np.array([-0.5, 0.0, 2.0]), "v": np.array([0.25, -1.0, 0.125])}
+    trained = {x: values[x] for x in ACTIVATIONS[name].trained}
+    found = MODULES[name].origin_eigenvalues(tokens, heads, nu, **trained)
     for sector, values in zip(NAMES, found, strict=True):
         assert values.shape == (2, 3)
         for (i, j), value in np.ndenumerate(values):
-            exact = _eigenvalues(name)[sector].subs(
-                {L: int(tokens[j]), H: int(heads[i, 0]), nu_f: Rational(float(nu[j]))}
-            )
-            assert value == pytest.approx(float(exact), rel=1e-13, abs=0)
+            numbers = {L: int(tokens[j]), H: int(heads[i, 0]), nu_f: Rational(float(nu[j]))}
+            for x, given in trained.items():
+                numbers[{"b": b, "v": v}[x]] = Rational(float(given[j]))
+            exact = _number(_eigenvalues(name)[sector].subs(numbers))
+            # Differences like L a - 1 lose digits where the background is small beside L tokens.
+            assert value == pytest.approx(float(exact), rel=1e-9, abs=1e-15)
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_origin_kernel_against_the_hand_written_loss(name: str) -> None:
-    tokens = 4
-    rng = np.random.default_rng(11)
-    m, rho = rng.normal(size=(HEADS, FEATURES)), rng.normal(size=(HEADS, HEADS))
-    r, second = rho @ rho.T, np.array([[2.0, -0.25], [-0.25, 1.0]])
-    p = np.full((HEADS, 1), 1 / HEADS)
-    value, in_m, in_r = MODULES[name].origin_expansion(
-        m, r, np.zeros((FEATURES, 1)), second, p, np.diag(p[:, 0]), tokens
-    )
-
-    def loss(x: np.ndarray, y: np.ndarray) -> float:
-        return float(LOSSES[name](Matrix(x), Matrix(y), Matrix(second), tokens))
-
-    assert value == pytest.approx(loss(m, r), rel=1e-14)
-    # The loss is quadratic in m and linear in r: symmetric differences are exact.
-    for index in np.ndindex(m.shape):
-        step = np.zeros_like(m)
-        step[index] = 0.5
-        assert in_m[index] == pytest.approx(loss(m + step, r) - loss(m - step, r), abs=1e-13)
-    for index in np.ndindex(r.shape):
-        step = np.zeros_like(r)
-        step[index] = 0.5
-        assert in_r[index] == pytest.approx(loss(m, r + step) - loss(m, r - step), abs=1e-13)
+@pytest.mark.parametrize("bias", [-800.0, 800.0])
+def test_extreme_biases_neither_overflow_nor_warn(bias: float) -> None:
+    with np.errstate(all="raise", under="ignore"):
+        for name in ("softmax-1", "erf"):
+            found = MODULES[name].origin_eigenvalues(5, 2, 4.0, bias, 0.5)
+            assert np.isfinite(found).all()
+            one = MODULES["softmax-v"].origin_eigenvalues(5, 2, 4.0, 0.5)
+            # A large bias drowns the background; a small one leaves no attention at all.
+            if name == "softmax-1":
+                expected = one if bias > 0 else np.zeros(4)
+                np.testing.assert_allclose(found, expected, atol=1e-15)
 
 
 def test_kernel_specs_name_their_sectors_in_order() -> None:
-    expansion, eigenvalues = origin_kernels(ACTIVATIONS["softmax"])
-    assert [o.name for o in eigenvalues.outputs] == NAMES
-    assert [o.name for o in expansion.outputs] == ["value", "in_m", "in_r"]
-    assert not eigenvalues.is_matrix
-    assert expansion.is_matrix
+    for attention in ACTIVATIONS.values():
+        (eigenvalues,) = origin_kernels(attention)
+        assert [o.name for o in eigenvalues.outputs] == NAMES
+        assert [a.name for a in eigenvalues.inputs] == ["L", "H", "nu", *attention.trained]
+        assert not eigenvalues.is_matrix
+
+
+def test_a_user_defined_activation_has_the_kernel() -> None:
+    attention = Attention("bent", 1 + chi**2 / 3 + chi, "per-head", 2, ("v",))
+    (eigenvalues,) = origin_kernels(attention)
+    scope: dict = {}
+    exec(module_source(Module("bent", "A module.", (eigenvalues,))), scope)
+    # One head, two tokens: the loss as one of them fluctuates.
+    value, nu, step = 0.7, 3.0, 1e-3
+    chi_values = step * np.array([-1.0, 0.0, 1.0])
+    weight = 1 + chi_values**2 / 3 + chi_values
+    moving, resting = value * weight / (3 + weight), value / (3 + weight)
+    losses = [(1 - moving) ** 2 + resting**2, (1 - resting) ** 2 + moving**2]
+    second = [(x[0] - 2 * x[1] + x[2]) / step**2 for x in losses]
+    found = scope["origin_eigenvalues"](2, 1, nu, value)
+    assert float(found[0]) == pytest.approx((1 + nu) * second[0] + second[1], rel=1e-5)
+    assert float(found[2]) == pytest.approx(second[0] + second[1], rel=1e-5)

@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 import sympy as sp
-from sympy import Expr, Symbol, exp, log
+from sympy import Expr, Rational, cosh, exp, tanh
 
 from derive.attention import ACTIVATIONS, Attention
 from derive.loss import (
@@ -26,6 +26,7 @@ from derive.loss import (
     stable_powers,
     value,
 )
+from derive.stable import written_out
 from derive.symbols import L, b, chi, tau
 from numeric._generated import race
 
@@ -41,15 +42,14 @@ def _exact_score_functions(t: float, order: int) -> list[mp.mpf]:
         return [-mp.expm1(-mp.mpf(t)), *list(derivatives)[1:]]
 
 
-@pytest.mark.parametrize("order", [3, 4])
 @pytest.mark.parametrize("t", TAUS)
-def test_score_functions_at_all_magnitudes(t: float, order: int) -> None:
-    exact = _exact_score_functions(t, order)
+def test_score_functions_at_all_magnitudes(t: float) -> None:
+    exact = _exact_score_functions(t, 4)
     with np.errstate(all="raise"):
-        found = getattr(race, f"score_functions_{order}")(np.array(t))
-    assert len(found) == order + 1
+        found = race.score_functions_4(np.array(t))
+    assert len(found) == 5
     assert abs(found[0] - exact[0]) <= 2 * EPS * exact[0]
-    for k in range(1, order + 1):
+    for k in range(1, 5):
         # A derivative is tau exp(-tau) times a polynomial with terms up to tau^(k - 1).
         scale = t * mp.exp(-t) * (1 + mp.mpf(t)) ** (k - 1)
         assert abs(found[k] - exact[k]) <= 8 * EPS * scale
@@ -71,6 +71,44 @@ def test_win_densities_are_derivatives_of_the_survival() -> None:
     first = -in_log(SURVIVES)
     assert sp.simplify(first - WINS) == 0
     assert sp.simplify(first - in_log(first) - WINS_SQUARED) == 0
+
+
+def _weight(x: mp.mpf, b: mp.mpf) -> mp.mpf:
+    """A token's weight times race time, with derivatives of all orders in score and bias."""
+    return mp.mpf("0.8") + x / 3 - x**2 / 5 + x**3 / 7 - x**4 / 11 + b * (x - 1) ** 2 / 4
+
+
+@pytest.mark.parametrize("kind", ["race", "moment"])
+@pytest.mark.parametrize("order", [2, 4])
+def test_head_functions_are_derivatives_of_e_f_and_s(kind: str, order: int) -> None:
+    raced = kind == "race"
+    with mp.workdps(40):
+
+        def survival(x: mp.mpf, b: mp.mpf) -> mp.mpf:
+            return mp.exp(-_weight(x, b)) if raced else mp.mpf(1)
+
+        functions = [lambda x, b, k=k: _weight(x, b) ** k * survival(x, b) for k in range(3)]
+        orders = [(k, 0) for k in range(order + 1)] + ([(0, 1)] if order == 2 else [])
+        for at in ((mp.mpf("0.3"), mp.mpf("0.4")), (mp.mpf("-1.1"), mp.mpf("0.7"))):
+            exact = [1 - survival(*at)] + [mp.diff(f, at, n) for f in functions for n in orders]
+            inputs = [np.float64(mp.diff(_weight, at, n)) for n in orders]
+            found = getattr(race, f"{kind}_functions_{order}")(*inputs)
+            assert len(found) == 1 + 3 * len(orders)
+            assert [float(x) for x in found] == pytest.approx(
+                [float(x) for x in exact], rel=1e-13, abs=1e-15
+            )
+
+
+@pytest.mark.parametrize("order", [2, 4])
+def test_head_functions_at_time_zero_and_beyond_underflow(order: int) -> None:
+    slopes = [0.0] * (order + (order == 2))
+    with np.errstate(all="raise", under="ignore"):
+        g, e, *others = getattr(race, f"race_functions_{order}")(0.0, *slopes)
+        assert (g, e) == (0.0, 1.0) and not np.any(others)
+        g, *others = getattr(race, f"race_functions_{order}")(
+            1000.0, *(1000.0 + np.zeros(order + (order == 2)))
+        )
+        assert g == 1.0 and not np.any(others)
 
 
 POINTS = [
@@ -109,6 +147,26 @@ def _check_kernel(kernel: Callable, formula: Callable, point: tuple[float, ...],
             # An exponent of size n is rounded by n eps, whatever the algorithm.
             error = abs(mp.mpf(float(one)) - true)
             assert error <= EPS * (16 + 2 * exponent) * abs(true) + mp.mpf(10) ** -40 * underflow
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_second_derivatives_of_race_kernels(size: int) -> None:
+    for name, formula, point in (
+        ("relevant_wins_2", _relevant, (0.3, 0.2)),
+        ("any_wins_2", _any, (0.3, 0.2, 0.4, 0.1)),
+    ):
+        count = len(point)
+        upper = [(i, j) for i in range(count) for j in range(i, count)]
+        with mp.workdps(40):
+            orders = [tuple(int(k == i) for k in range(count)) for i in range(count)]
+            orders += [tuple(int(k == i) + int(k == j) for k in range(count)) for i, j in upper]
+            at = tuple(map(mp.mpf, point))
+            exact = [formula(*at, size)]
+            exact += [mp.diff(lambda *x, f=formula: f(*x, size), at, n) for n in orders]
+        found = getattr(race, name)(*point, size)
+        assert [float(x) for x in found] == pytest.approx(
+            [float(x) for x in exact], rel=1e-13, abs=1e-14
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10**6])
@@ -188,60 +246,68 @@ def test_two_races_give_the_product_of_two_heads() -> None:
     assert integral == pytest.approx((np.exp(2 * x) + np.exp(2 * y)) / total**2, rel=1e-12)
 
 
-SOFTPLUS = Attention("softplus", log(log(1 + exp(chi))), "per-head")
-TILTED = Attention("tilted", b * chi + chi**3 / 7 + b, "pooled", trained=("b",))
 HEADS, TOKENS = 2, 3
+OWN = [
+    Attention("tilted", exp(b * chi + chi**3 / 7 + b), "pooled", trained=("b",)),
+    Attention("pooled with background", 1 + chi**2, "pooled", Rational(3, 2)),
+    Attention("saturating", 2 + tanh(chi - b), "per-head", Rational(1, 2), ("b", "v")),
+    Attention("even", cosh(chi), "per-head", trained=("v",)),
+    Attention("cubic", chi + b * chi**3, "none", trained=("b", "v")),
+]
 
 
-def _number(k: int) -> sp.Rational:
-    return sp.Rational((37 * k + 11) % 29 - 14, 13)
+def _numbers(count: int) -> list[mp.mpf]:
+    return [mp.mpf((37 * k + 11) % 29 - 14) / 13 for k in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("attention", "relevant"),
-    [(a, k) for a in ACTIVATIONS.values() for k in (0, 2)] + [(SOFTPLUS, 0), (TILTED, 2)],
-    ids=lambda x: getattr(x, "name", x),
-)
+@pytest.mark.parametrize("relevant", [0, 2])
+@pytest.mark.parametrize("attention", [*ACTIVATIONS.values(), *OWN], ids=lambda a: a.name)
 def test_score_gradient_against_the_differentiated_loss(
     attention: Attention, relevant: int
 ) -> None:
+    """The loss written out in all scores, biases and values, and differentiated by differences."""
     heads, tokens = range(HEADS), range(TOKENS)
-    scores = {(h, k): Symbol(f"chi_{h}{k}", real=True) for h in heads for k in tokens}
-    biases = [Symbol(f"b_{h}", real=True) for h in heads]
-    numbers = {s: _number(k) for k, s in enumerate([*scores.values(), *biases])}
-    weight = {
-        (h, k): exp(attention.log_weight).subs({chi: scores[h, k], b: biases[h]}, simultaneous=True)
-        for h, k in scores
-    }
+    weight = sp.lambdify((chi, b), written_out(attention.weight), "mpmath")
+    background, per_head = mp.mpf(attention.background), attention.normalization == "per-head"
     pooled = attention.normalization == "pooled"
-    normalizer = [sum(weight[h, k] for k in tokens) for h in heads]
-    if pooled:
-        normalizer = [sum(normalizer)] * HEADS
-    head_value = sp.Integer(1) if pooled else sp.Rational(1, HEADS)
-    shares = {(h, k): weight[h, k] / normalizer[h] for h, k in scores}
-    a = [head_value * sum(shares[h, k] for h in heads) for k in tokens]
-    loss = sum((int(k == relevant) - a[k]) ** 2 for k in tokens)
 
-    def at(expression: Expr) -> Expr:
-        return expression.subs(numbers).evalf(40)
+    def shares(x: tuple[mp.mpf, ...]) -> list[list[mp.mpf]]:
+        scores, biases = x[: HEADS * TOKENS], x[HEADS * TOKENS :]
+        w = [[weight(scores[h * TOKENS + k], biases[h]) for k in tokens] for h in heads]
+        totals = [background + mp.fsum(row) for row in w]
+        if pooled:
+            totals = [background + mp.fsum(map(mp.fsum, w))] * HEADS
+        if not (per_head or pooled):
+            totals = [mp.mpf(1)] * HEADS
+        return [[y / total for y in row] for row, total in zip(w, totals, strict=True)]
 
-    slopes = [at(-2 * (int(k == relevant) - a[k])) for k in tokens]
-    means = [sum(at(shares[h, k]) * slopes[k] for k in tokens) for h in heads]
-    if pooled:
-        means = [sum(means)] * HEADS
-    in_score, in_bias = score_gradient(attention)
-    bias_sums = [sp.Integer(0)] * HEADS
-    for (h, k), score in scores.items():
-        sample = {
-            chi: numbers[score],
-            b: numbers[biases[h]],
-            share: at(shares[h, k]),
-            slope: slopes[k],
-            mean_slope: means[h],
-            value: head_value,
-        }
-        assert abs(in_score.subs(sample).evalf(40) - at(sp.diff(loss, score))) < 1e-35
-        bias_sums[h] += in_bias.subs(sample).evalf(40)
-    for h in heads:
-        assert abs(bias_sums[h] - at(sp.diff(loss, biases[h]))) < 1e-35
-    assert max(abs(at(sp.diff(loss, s))) for s in scores.values()) > 1e-3
+    def loss(*x: mp.mpf) -> mp.mpf:
+        p = shares(x)
+        a = [mp.fsum(values[h] * p[h][k] for h in heads) for k in tokens]
+        return mp.fsum((a[k] - (k == relevant)) ** 2 for k in tokens)
+
+    with mp.workdps(50):
+        x = tuple(_numbers(HEADS * TOKENS + HEADS))
+        values = [mp.mpf(1)] * HEADS if pooled else [mp.mpf(3) / 7, mp.mpf(-2) / 5]
+        units = [tuple(int(i == j) for j in range(len(x))) for i in range(len(x))]
+        expected = [mp.diff(loss, x, unit) for unit in units]
+        p = shares(x)
+        a = [mp.fsum(values[h] * p[h][k] for h in heads) for k in tokens]
+        slopes = [2 * (a[k] - (k == relevant)) for k in tokens]
+        means = [mp.fsum(p[h][k] * slopes[k] for k in tokens) for h in heads]
+        if pooled:
+            means = [mp.fsum(means)] * HEADS
+        symbols = (chi, b, share, slope, mean_slope, value)
+        in_score, in_bias = (
+            sp.lambdify(symbols, written_out(e), "mpmath") for e in score_gradient(attention)
+        )
+        samples = [
+            (x[h * TOKENS + k], x[HEADS * TOKENS + h], p[h][k], slopes[k], means[h], values[h])
+            for h in heads
+            for k in tokens
+        ]
+        found = [in_score(*sample) for sample in samples]
+        in_biases = [in_bias(*sample) for sample in samples]
+        found += [mp.fsum(in_biases[h * TOKENS : (h + 1) * TOKENS]) for h in heads]
+        assert max(abs(u - w) for u, w in zip(found, expected, strict=True)) < 1e-20
+        assert max(map(abs, expected[: HEADS * TOKENS])) > 1e-3

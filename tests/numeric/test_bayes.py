@@ -13,18 +13,16 @@ from numeric._generated import race
 from numeric.bayes import bayes_risk, log_bayes_weight
 from numeric.errors import InputError, QuadratureError
 from numeric.loss import population_loss
-from numeric.task import (
-    Attention,
+from numeric.prior import (
     DiscretePrior,
     GaussianPrior,
     MixturePrior,
     Prior,
-    State,
-    Task,
     empirical,
     flipped_spike,
     isotropic,
 )
+from numeric.task import Attention, State, Task
 
 DISCRETE = {
     "one spike": DiscretePrior([[1.3, -0.4]], [1.0]),

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 from scipy import stats
+from sympy import exp
 
 import numeric.checks as checks
+from derive.attention import Attention as Definition
+from derive.symbols import b, chi
 from numeric import Attention, DiscretePrior, GaussianPrior, State, Task, isotropic
 from numeric._generated import ACTIVATIONS as KERNELS
+from numeric._generated import order_parameters
 from numeric.bayes import Risk
 from numeric.flow import Flow, integrate_flow
 from numeric.loss import evaluate, population_loss
@@ -95,10 +99,17 @@ def test_monte_carlo_loss_knows_its_error(activation: str) -> None:
     assert stats.chi2(30).cdf(np.sum(np.square(scores))) == pytest.approx(0.5, abs=0.4999995)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+def state_of(attention: Attention) -> State:
+    """STATE with biases and values that differ between the heads, where there are any."""
+    b = [0.3, -0.2] if "b" in attention.parameters else None
+    v = [0.2, 0.7] if "v" in attention.parameters else None
+    return State(STATE.m, STATE.r, b, v)
+
+
+@pytest.mark.parametrize("activation", KERNELS)
 def test_expansion_check(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attention = Attention(activation, 2)
-    state = STATE.check(attention, 2)
+    state = state_of(attention)
     check = checks.expansion_check(state, TASK, attention)
     assert check.passed
     assert abs(check.value) < 1e-6
@@ -114,18 +125,19 @@ def test_expansion_check(activation: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert not checks.expansion_check(state, TASK, attention).passed
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", KERNELS)
 def test_wrong_second_order_fails_the_expansion_check(
     activation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, original = KERNELS[activation], KERNELS[activation].origin_expansion
+    original = order_parameters.origin_pair
 
-    def wrong(m, r, mu, moment, *others):
-        return original(m, r, mu, 1.001 * moment, *others)
+    def wrong(*arguments):
+        relevant, other = original(*arguments)
+        return 1.001 * relevant, other
 
-    monkeypatch.setattr(kernel, "origin_expansion", wrong)
+    monkeypatch.setattr(order_parameters, "origin_pair", wrong)
     attention = Attention(activation, 2)
-    assert not checks.expansion_check(STATE.check(attention, 2), TASK, attention).passed
+    assert not checks.expansion_check(state_of(attention), TASK, attention).passed
 
 
 @pytest.mark.parametrize("r", [0.0, 0.1, 0.5])
@@ -155,7 +167,9 @@ def test_expansion_check_of_nothing() -> None:
     assert checks.expansion_check(state, Task(5, isotropic(0, 1.0)), Attention("softmax", 2)).passed
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(
+    "activation", ["softmax", "softmax-v", "softmax-1", "b-softmax", "softplus"]
+)
 def test_perturbed_eigenvalues_are_seen(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The spectrum and growth checks pass, and fail when the derived eigenvalues are 3 % off."""
     attention = Attention(activation, 2)
@@ -187,6 +201,26 @@ def test_growth_check_where_nothing_grows() -> None:
     assert one_head is not None
     assert one_head.expected == pytest.approx(2 / 5 * 4 / 5 * (4 * 2 / 5 - 1))
     assert one_head.passed
+
+
+@pytest.mark.parametrize("activation", ["linear", "erf"])
+def test_growth_check_of_a_weight_without_curvature(activation: str) -> None:
+    """Without a mean signal only a curved weight tells the relevant token from the others."""
+    attention = Attention(activation, 2)
+    assert checks.growth_check(TASK, attention) is None
+    assert checks.spectrum_check(TASK, attention).passed
+
+
+def test_growth_check_of_biases_that_drift() -> None:
+    """Without trained values nothing makes the attention of all tokens sum to one."""
+    curved = Definition("curved", exp(b + chi), "none", trained=("b",))
+    assert checks.growth_check(TASK, Attention(curved, 2)) is None
+    resting = Definition("curved", exp(b + chi), "none", trained=("b", "v"))
+    growth = checks.growth_check(TASK, Attention(resting, 2))
+    assert growth is not None
+    assert growth.passed
+    # dE/dw'' with w'' = w, all tokens' attention being 1/L: (2 / H L) (1 - 1/L) nu.
+    assert growth.expected == pytest.approx(2 / 10 * (1 - 1 / 5) * 4)
 
 
 def short_flow(kappa: float = 0.0) -> Flow:

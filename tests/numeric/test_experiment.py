@@ -12,10 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from numeric import experiment as experiments
-from numeric import task as tasks
+from numeric import prior as priors
 from numeric.errors import ExperimentError, InputError
 from numeric.experiment import FlowSettings, SGDSettings, load_experiment, parse_experiment
-from numeric.task import Attention, DiscretePrior, GaussianPrior, State, Task
+from numeric.prior import DiscretePrior, GaussianPrior
+from numeric.task import Attention, State, Task
 
 VALID = """\
 [task]
@@ -112,13 +113,13 @@ def test_examples() -> None:
         ),
         (
             'kind = "mixture"; weights = [1]; means = [[1, 2]]; covariances = [[[1, 0], [0, 0]]]',
-            tasks.MixturePrior(np.ones(1), np.array([[1, 2]]), np.diag([1, 0])[None]),
+            priors.MixturePrior(np.ones(1), np.array([[1, 2]]), np.diag([1, 0])[None]),
         ),
-        ('kind = "isotropic"; features = 2; variance = 3', tasks.isotropic(2, 3)),
-        ('kind = "flipped-spike"; directions = [[1, 2]]', tasks.flipped_spike([[1, 2]])),
+        ('kind = "isotropic"; features = 2; variance = 3', priors.isotropic(2, 3)),
+        ('kind = "flipped-spike"; directions = [[1, 2]]', priors.flipped_spike([[1, 2]])),
     ],
 )
-def test_prior_kinds(lines: str, expected: tasks.Prior) -> None:
+def test_prior_kinds(lines: str, expected: priors.Prior) -> None:
     assert parse_experiment(prior(lines), "x").task.prior == expected
 
 
@@ -318,7 +319,7 @@ def test_bad_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_experiment_made_in_code_names_its_keys() -> None:
-    task, attention = Task(5, tasks.isotropic(2, 1)), Attention("softmax", 2)
+    task, attention = Task(5, priors.isotropic(2, 1)), Attention("softmax", 2)
     with pytest.raises(InputError, match=r"^state\.m: found an array of shape \(1, 2\)"):
         experiments.Experiment("x", None, task, attention, State(np.ones((1, 2)), np.eye(1)))
     with pytest.raises(InputError, match=r"^flow\.dimension: found 3, expected a whole number"):

@@ -16,7 +16,7 @@ from numeric.errors import FlowError, InputError
 from numeric.flow import COMPLETED, METHODS, ON_SADDLE, Flow, excursions, integrate_flow
 from numeric.loss import evaluate, population_loss
 from numeric.noise import noise_matrix
-from numeric.task import Prior
+from numeric.prior import Prior
 
 ACTIVATIONS = ("softmax", "b-softmax")
 TASK = Task(5, GaussianPrior([0.0, 0.0], [[4.0, 0.0], [0.0, 2.0]]))

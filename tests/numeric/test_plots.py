@@ -13,12 +13,13 @@ from numeric import plots
 from numeric.errors import InputError
 from numeric.flow import COMPLETED, Excursion, Flow
 from numeric.loss import Loss
+from numeric.prior import isotropic
 from numeric.sgd import SGDRuns
 from numeric.spectrum import Spectrum
-from numeric.task import Task, isotropic
+from numeric.task import Task
 
 IN_M = np.array([[0.1, -0.2]] * 3)
-LOSS = Loss(0.75, 1e-9, IN_M, 0.1 * np.eye(3), np.ones(3), 1e-8, "quadrature")
+LOSS = Loss(0.75, 1e-9, IN_M, 0.1 * np.eye(3), np.ones(3), None, 1e-8, "quadrature")
 SPECTRUM = Spectrum(
     "origin",
     np.array([-0.2, 0.0, 0.1]),

@@ -19,9 +19,10 @@ from numeric import sgd
 from numeric.errors import InputError, SimulationError
 from numeric.experiment import Experiment, SGDSettings, parse_experiment
 from numeric.flow import integrate_flow
+from numeric.prior import GaussianPrior
 from numeric.run import Report, kappa_of, run_experiment, start_of
 from numeric.sgd import run_sgd
-from numeric.task import Attention, GaussianPrior, State, Task
+from numeric.task import Attention, State, Task
 
 TEXT = """
 [task]

@@ -15,8 +15,9 @@ from numeric import sgd as module
 from numeric._generated import ACTIVATIONS
 from numeric.errors import InputError, SimulationError
 from numeric.loss import population_loss
+from numeric.prior import DiscretePrior, GaussianPrior, isotropic
 from numeric.sgd import SGDRuns, run_sgd
-from numeric.task import Attention, DiscretePrior, GaussianPrior, State, Task, isotropic
+from numeric.task import Attention, State, Task
 
 PRIOR = GaussianPrior(np.array([0.4, -0.2]), np.array([[1.5, 0.3], [0.3, 0.6]]))
 M = np.array([[0.5, -0.2], [0.1, 0.6], [-0.4, 0.3]])

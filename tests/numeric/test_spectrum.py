@@ -5,17 +5,9 @@ import pytest
 
 from numeric.errors import InputError
 from numeric.loss import evaluate
+from numeric.prior import DiscretePrior, GaussianPrior, Prior, flipped_spike, isotropic
 from numeric.spectrum import Spectrum, feature_axes, hessian_spectrum
-from numeric.task import (
-    Attention,
-    DiscretePrior,
-    GaussianPrior,
-    Prior,
-    State,
-    Task,
-    flipped_spike,
-    isotropic,
-)
+from numeric.task import Attention, State, Task
 
 ACTIVATIONS = ("softmax", "b-softmax")
 PRIORS = {
