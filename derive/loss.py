@@ -100,7 +100,10 @@ def head_kernel(normalized: bool, order: int) -> Kernel:
         Derivatives in the score. The first two come with the one in the bias.
     """
     e = exp(-X) if normalized else Integer(1)
-    named = (("e", e, "not won"), ("f", X * e, "win"), ("s", X**2 * e, "win, squared denominator"))
+    named = [("e", e, "not won"), ("f", X * e, "win")]
+    if order > 2 or not normalized:
+        # With a race, heads on their own have `score_kernel`.
+        named.append(("s", X**2 * e, "win, squared denominator"))
 
     def plain(expression: Expr) -> Expr:
         slopes = [(diff(X, chi, k), x_k[k]) for k in range(order, 0, -1)]

@@ -5,7 +5,7 @@ The rooms, from the input to the figure:
 experiment   an experiment file: TOML into validated dataclasses
 prior        signal priors
 task         task, attention layer, state; `activation`: built-in and user-defined kernels
-quadrature   rules for Gaussian scores and for the race time; `refine`: digits raised until errors are small
+quadrature   rules for Gaussian scores and the race time; `refine`: digits raised to a tolerance
 race         races of a token's score law; `heads` and `pairs` of them on their own, `pooled` heads
 loss         exact population loss and gradient, with an error
 hessian      exact Hessian of the loss in (m, r) and (m, rho), by `curvature`

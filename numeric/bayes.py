@@ -123,9 +123,9 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
             f"prior: found signals of size {size:.3g}, expected at most {LARGEST_SIGNAL:g}"
         )
     try:
-        (won, squared), (error,) = refine(
+        (won, _), (error,) = refine(
             lambda digits: _race(task, digits),
-            lambda a, b: (abs(a[0] - b[0]),),
+            lambda a, b: (abs(a[0] - b[0]) + abs(b[0] - b[1]),),
             tol,
             1 - np.log10(tol),
             LEAST_DIGITS,
@@ -133,7 +133,7 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
         )
     except QuadratureError:
         return _sampled(task)
-    return Risk(max(1 - won, 0.0), error + abs(won - squared), "quadrature")
+    return Risk(max(1 - won, 0.0), error, "quadrature")
 
 
 def _race(task: Task, digits: float) -> tuple[float, float]:

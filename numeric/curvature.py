@@ -192,8 +192,8 @@ def _pair(
     mix = [1.0, *(law.weight for law in laws[1:])]
     averages = []
     for x in blocks:
-        won = x.first.e[0, :, 0] @ x.second.g[0].T + x.mean_won[0][:, None]
-        win = x.first.f[0, :, 0] @ x.second.f[0, :, 0].T
+        won = x.first.e[0, 0] @ x.second.g[0].T + x.mean_won[0][:, None]
+        win = x.first.f[0, 0] @ x.second.f[0, 0].T
         averages.append((win.ravel(), cut(won).ravel()))
     win_1, won_1 = (
         sum(p * x[i] for p, x in zip(mix[1:], averages[1:], strict=True)) for i in (0, 1)
@@ -213,10 +213,10 @@ def _pair(
         jacobian = _pair_jacobian(result.m[h], result.m[k], moment)
         derivative = np.zeros((ORDER + 1, ORDER + 1))
         for average, factor, left, right in parts:
-            weight = factor * first[average].reshape(len(left), -1)
-            back = np.einsum("uv,vjn->ujn", weight, right, optimize=True)
-            derivative += np.einsum("uin,ujn->ij", left, back, optimize=True)
-            slopes = [c * factor * (left[:, i] @ right[:, j].T).ravel() for i, j, c in OPERATORS]
+            weight = factor * first[average].reshape(left.shape[1], -1)
+            back = (weight @ right).reshape(len(right), -1)
+            derivative += left.reshape(len(left), -1) @ back.T
+            slopes = [c * factor * (left[i] @ right[j].T).ravel() for i, j, c in OPERATORS]
             changes[average] += jacobian.T @ np.array(slopes)
         operators = np.array(
             [[c * d * derivative[i + p, j + q] for p, q, d in OPERATORS] for i, j, c in OPERATORS]

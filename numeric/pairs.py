@@ -49,20 +49,11 @@ KEPT = 4_000_000
 
 # Rows of a function: itself, its first two derivatives in the score, and that in the bias, if trained.
 VALUE, FIRST, SECOND, BIAS = range(4)
-DERIVATIVES = (
-    (FIRST, VALUE),
-    (VALUE, FIRST),
-    (SECOND, VALUE),
-    (VALUE, SECOND),
-    (FIRST, FIRST),
-    (BIAS, VALUE),
-    (VALUE, BIAS),
-)
 
 
 @dataclass(frozen=True)
 class Functions:
-    """Race functions: won (P, N, n), and the rows (P, N, rows, n) of not won and of win."""
+    """Race functions: won (P, N, n), and the rows (P, rows, N, n) of not won and of win."""
 
     g: Array
     e: Array
@@ -166,13 +157,13 @@ def head_functions(
     With `weights`, scores are (P, n, k) and functions are averaged over the last axis.
     """
     found = race_functions(kernel, scores, bias, u, order)
-    step = (len(found) - 1) // 3
+    step = max(order, 3) + 1
     rows = step if order > 2 or "b" in kernel.PARAMETERS else 3
     functions: list[Array] = [found[0], *found[1 : 1 + rows], *found[1 + step : 1 + step + rows]]
     if weights is not None:
         functions = [x @ weights for x in functions]
     g, *others = functions
-    return Functions(g, np.stack(others[:rows], axis=2), np.stack(others[rows:], axis=2))
+    return Functions(g, np.stack(others[:rows], axis=1), np.stack(others[rows:], axis=1))
 
 
 class Nodes:
@@ -240,7 +231,7 @@ class Nodes:
             self._heads[-3.0] = Functions(on.g @ basis, on.e @ basis, on.f @ basis)
         x, y = self._heads[-3.0].of(first[mine]), self._heads[-3.0].of(second[mine])
         powers = np.clip(rho[mine], -1.0, 1.0)[:, None, None] ** np.arange(len(z))
-        scaled = Functions(y.g * powers, y.e * powers[:, :, None], y.f * powers[:, :, None])
+        scaled = Functions(y.g * powers, y.e * powers[:, None], y.f * powers[:, None])
         return Block(mine, x, scaled, x.g[:, :, 0])
 
     def _conditional(self, first: Indices, second: Indices, mine: Indices) -> Iterator[Block]:
@@ -276,9 +267,9 @@ def _times(y: Functions, density: Array) -> Functions:
     """Multiply functions of the second score by each pair's density."""
 
     def product(rows: Array) -> Array:
-        pairs, times, count, nodes = rows.shape
-        flat = rows.reshape(pairs, times * count, nodes) @ density.mT
-        return flat.reshape(pairs, times, count, -1)
+        pairs, count, times, nodes = rows.shape
+        flat = rows.reshape(pairs, count * times, nodes) @ density.mT
+        return flat.reshape(pairs, count, times, -1)
 
     return Functions(y.g @ density.mT, product(y.e), product(y.f))
 
@@ -309,8 +300,8 @@ def _chunk(
         won, win = np.empty((2, len(first), times, times))
         for x in law_blocks:
             # 1 - e e' = g + e g': small probabilities keep their digits.
-            won[x.pairs] = x.first.e[:, :, VALUE] @ x.second.g.mT + x.mean_won[:, :, None]
-            win[x.pairs] = x.first.f[:, :, VALUE] @ x.second.f[:, :, VALUE].mT
+            won[x.pairs] = x.first.e[:, VALUE] @ x.second.g.mT + x.mean_won[:, :, None]
+            win[x.pairs] = x.first.f[:, VALUE] @ x.second.f[:, VALUE].mT
         averages.append((cut(won), win))
     mix = np.array([law.weight for law in laws[1:]])
     won_1 = sum(p * won for p, (won, _) in zip(mix, averages[1:], strict=True))
@@ -331,19 +322,18 @@ def _chunk(
 
 def _gather(law: Law, x: Block, in_e: Array, in_f: Array, h: Indices, k: Indices) -> None:
     """Add a block's derivatives, given the loss derivatives (P, N, N) in its averages."""
-    total: dict[tuple[int, int], Array] = {}
+    pairs, count = x.first.e.shape[:2]
+    # Derivatives of every order in either score; those of third order and up are not used.
+    total = np.zeros((pairs, count, count))
     for adjoint, left, right in ((in_e, x.first.e, x.second.e), (in_f, x.first.f, x.second.f)):
-        pairs, times, count, nodes = right.shape
-        back = (adjoint @ right.reshape(pairs, times, count * nodes)).reshape(right.shape)
-        for i, j in DERIVATIVES if count > BIAS else DERIVATIVES[:-2]:
-            term = np.einsum("pun,pun->p", left[:, :, i], back[:, :, j])
-            total[i, j] = total.get((i, j), 0.0) + term
-    np.add.at(law.g, h, total[FIRST, VALUE])
-    np.add.at(law.g, k, total[VALUE, FIRST])
-    np.add.at(law.Gamma, (h, h), total[SECOND, VALUE] / 2)
-    np.add.at(law.Gamma, (k, k), total[VALUE, SECOND] / 2)
-    np.add.at(law.Gamma, (h, k), total[FIRST, FIRST] / 2)
-    np.add.at(law.Gamma, (k, h), total[FIRST, FIRST] / 2)
-    if (BIAS, VALUE) in total:
-        np.add.at(law.b, h, total[BIAS, VALUE])
-        np.add.at(law.b, k, total[VALUE, BIAS])
+        back = (adjoint[:, None] @ right).reshape(pairs, count, -1)
+        total += left.reshape(pairs, count, -1) @ back.mT
+    np.add.at(law.g, h, total[:, FIRST, VALUE])
+    np.add.at(law.g, k, total[:, VALUE, FIRST])
+    np.add.at(law.Gamma, (h, h), total[:, SECOND, VALUE] / 2)
+    np.add.at(law.Gamma, (k, k), total[:, VALUE, SECOND] / 2)
+    np.add.at(law.Gamma, (h, k), total[:, FIRST, FIRST] / 2)
+    np.add.at(law.Gamma, (k, h), total[:, FIRST, FIRST] / 2)
+    if count > BIAS:
+        np.add.at(law.b, h, total[:, BIAS, VALUE])
+        np.add.at(law.b, k, total[:, VALUE, BIAS])

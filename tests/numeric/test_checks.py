@@ -15,6 +15,7 @@ from numeric.bayes import Risk
 from numeric.flow import Flow, integrate_flow
 from numeric.loss import evaluate, population_loss
 from numeric.sgd import SGDRuns
+from tests.numeric.oracle import LAYERS, attention, sample_loss
 
 ACTIVATIONS = ("softmax", "b-softmax")
 TASK = Task(5, GaussianPrior([0.0, 0.0], [[4.0, 0.0], [0.0, 2.0]]))
@@ -83,16 +84,20 @@ def test_within_a_tolerance() -> None:
     assert checks.within("x", 1.0, 1.0, 0.0).z is None
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", KERNELS)
 def test_monte_carlo_loss_knows_its_error(activation: str) -> None:
-    """One head, two tokens, one signal: the gap of the scores is Gaussian, the loss one integral."""
-    state, task = State([[0.8]], [[0.3]]), Task(2, DiscretePrior([[1.5]], [1.0]))
+    """Two tokens, one signal: the loss is an integral over both scores of one head, or of two alike."""
+    layer, task = LAYERS[activation], Task(2, DiscretePrior([[1.5]], [1.0]))
+    trained = {key: [0.3, 0.3] if key == "b" else [0.5, 0.2] for key in layer.trained}
+    state = State([[0.8], [0.8]], np.full((2, 2), 0.3), **trained)
     z, w = np.polynomial.hermite_e.hermegauss(60)
-    gap = 0.8 * 1.5 + np.sqrt(2 * 0.94) * z
-    expected = 2 * (w @ (1 + np.exp(gap)) ** -2.0) / w.sum()
+    relevant, other = np.meshgrid(0.8 * 1.5 + np.sqrt(0.94) * z, np.sqrt(0.94) * z, indexing="ij")
+    chi = np.stack([relevant, other], axis=-1)[..., None, :] * np.ones((2, 1))
+    losses = sample_loss(attention(layer, chi, state.b, state.v))
+    expected = (w @ losses @ w) / w.sum() ** 2
     scores = []
     for seed in range(30):
-        value, error = checks.monte_carlo_loss(state, task, Attention(activation, 1), 4000, seed)
+        value, error = checks.monte_carlo_loss(state, task, Attention(activation, 2), 4000, seed)
         scores.append((value - expected) / error)
     # Mean and mean square of 30 normal deviates, each at one in a million.
     assert abs(np.mean(scores)) < 4.9 / np.sqrt(30)
@@ -223,21 +228,23 @@ def test_growth_check_of_biases_that_drift() -> None:
     assert growth.expected == pytest.approx(2 / 10 * (1 - 1 / 5) * 4)
 
 
-def short_flow(kappa: float = 0.0) -> Flow:
-    return integrate_flow(STATE, TASK, Attention("softmax", 2), [0.0, 0.5, 1.0], kappa)
+def short_flow(activation: str = "softmax") -> Flow:
+    layer = Attention(activation, 2)
+    return integrate_flow(state_of(layer), TASK, layer, [0.0, 0.5, 1.0])
 
 
-def test_loss_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    path, attention = short_flow(), Attention("softmax", 2)
-    good = checks.loss_checks(path, TASK, attention, 20_000, 5, 10)
+@pytest.mark.parametrize("activation", ["softmax", "softmax-1", "erf"])
+def test_loss_checks(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, layer = short_flow(activation), Attention(activation, 2)
+    good = checks.loss_checks(path, TASK, layer, 20_000, 5, 10)
     assert [check.passed for check in good] == [True] * 3
     assert len({check.expected for check in good}) == 3
     monkeypatch.setattr(
         checks,
         "population_loss",
-        lambda state, task, *others: population_loss(state, Task(6, task.prior), *others),
+        lambda state, task, *others: population_loss(state, Task(7, task.prior), *others),
     )
-    bad = checks.loss_checks(path, TASK, attention, 20_000, 5, 10)
+    bad = checks.loss_checks(path, TASK, layer, 20_000, 5, 10)
     assert [check.passed for check in bad] == [False] * 3
 
 
@@ -266,7 +273,8 @@ def made_up_runs(
 
     samples = np.arange(len(path.tau))
     m, r = around(path.m), around(path.r)
-    return SGDRuns(path.tau, samples, m, r, None, 1.0, dimension, 1, 1 / dimension, 0)
+    b, v = (None if x is None else around(x) for x in (path.b, path.v))
+    return SGDRuns(path.tau, samples, m, r, b, v, 1.0, dimension, 1, 1 / dimension, 0)
 
 
 @pytest.mark.parametrize(
@@ -299,14 +307,18 @@ def test_agreement_checks_allow_for_the_next_order() -> None:
     assert all(0.1 * np.sqrt(5 / 30_000) < check.error < 0.02 for check in found)
 
 
-def test_agreement_checks_compare_each_entry_with_its_own() -> None:
-    path = short_flow()
+@pytest.mark.parametrize(("activation", "entries"), [("softmax", 7), ("b-softmax", 9), ("erf", 11)])
+def test_agreement_checks_compare_each_entry_with_its_own(activation: str, entries: int) -> None:
+    """Two heads, two features: m and r, and what is trained beside them."""
+    path = short_flow(activation)
     exact = {
         name: made_up_runs(path, 0.0, 0.0, 50, seed) for seed, name in enumerate(("large", "small"))
     }
-    for check in checks.agreement_checks(exact["large"], exact["small"], path, 14):
+    found = checks.agreement_checks(exact["large"], exact["small"], path, 2 * entries)
+    assert len({check.name for check in found}) == len(found) == 2 * entries
+    for check in found:
         assert check.value == pytest.approx(check.expected, abs=1e-12)
         name, tau = check.name.split(" at tau = ")
-        h, k = (int(x) - 1 for x in name[2:-1].split(","))
+        place = tuple(int(x) - 1 for x in name[2:-1].split(","))
         i = int(np.argmin(np.abs(path.tau - float(tau.split(":")[0]))))
-        assert check.expected == getattr(path, name[0])[i, h, k]
+        assert check.expected == getattr(path, name[0])[(i, *place)]

@@ -73,9 +73,9 @@ def averages(block: Block) -> np.ndarray:
     """The same from a block of one pair: rows of `e` and then of `f`, within themselves."""
 
     def products(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        return np.einsum("uin,vjn->uvij", left[0], right[0])
+        return np.einsum("iun,jvn->uvij", left[0], right[0])
 
-    count = block.first.e.shape[2]
+    count = block.first.e.shape[1]
     result = np.zeros((*products(block.first.e, block.second.e).shape[:2], 8, 8))
     result[..., :count, :count] = products(block.first.e, block.second.e)
     result[..., 4 : 4 + count, 4 : 4 + count] = products(block.first.f, block.second.f)
@@ -109,7 +109,7 @@ def test_three_forms_of_one_expectation(name: str, sigma: tuple[float, float]) -
         expected = brute_force(name, sigma, rho)
         size = max(1.0, float(np.abs(expected).max()))
         for form, block in forms_of(Nodes(law, BIAS, kernel, times, 5.0, DIGITS), rho).items():
-            found, count = averages(block), block.first.e.shape[2]
+            found, count = averages(block), block.first.e.shape[1]
             for part in (slice(0, count), slice(4, 4 + count)):
                 error = np.abs(found[..., part, part] - expected[..., part, part])
                 assert error[..., 0, 0].max() < 5 * 10**-DIGITS * size, (form, rho)

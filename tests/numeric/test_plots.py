@@ -19,7 +19,7 @@ from numeric.spectrum import Spectrum
 from numeric.task import Task
 
 IN_M = np.array([[0.1, -0.2]] * 3)
-LOSS = Loss(0.75, 1e-9, IN_M, 0.1 * np.eye(3), np.ones(3), None, 1e-8, "quadrature")
+LOSS = Loss(0.75, 1e-9, IN_M, 0.1 * np.eye(3), np.ones(3), np.full(3, 0.3), 1e-8, "quadrature")
 SPECTRUM = Spectrum(
     "origin",
     np.array([-0.2, 0.0, 0.1]),
@@ -38,7 +38,7 @@ def a_flow(heads: int = 3, features: int = 2) -> Flow:
     passage[:1] = 5.0
     falls = (Excursion(0, 8.0, 0.25),) if features else ()
     r = np.broadcast_to(np.eye(heads), (21, heads, heads))
-    return Flow(tau, 0.8 - tau / 100, m, r, None, passage, falls, 0.0, 0.0, 0.0, COMPLETED)
+    return Flow(tau, 0.8 - tau / 100, m, r, None, None, passage, falls, 0.0, 0.0, 0.0, COMPLETED)
 
 
 def some_runs(runs: int, features: int = 2) -> SGDRuns:
@@ -46,7 +46,7 @@ def some_runs(runs: int, features: int = 2) -> SGDRuns:
     tau = np.linspace(0, 10, 6)
     m = rng.normal(size=(runs, 6, 3, features))
     r = np.broadcast_to(np.eye(3), (runs, 6, 3, 3))
-    return SGDRuns(tau, (50 * tau).astype(np.int64), m, r, None, 1.0, 50, 1, 0.02, 0)
+    return SGDRuns(tau, (50 * tau).astype(np.int64), m, r, None, None, 1.0, 50, 1, 0.02, 0)
 
 
 def every_figure() -> dict[str, Figure]:
@@ -68,7 +68,7 @@ def svg_text(path: Path) -> str:
 
 
 WORDS = {
-    "loss": ["∂E/∂m", "∂E/∂r", "∂E/∂b", "head h", "feature f", "E = 0.75", "−0.2"],
+    "loss": ["∂E/∂m", "∂E/∂r", "∂E/∂b", "∂E/∂v", "head h", "feature f", "E = 0.75", "−0.2", "0.3"],
     "spectrum": [
         "Hessian eigenvalue λ",
         "growth rate −λ",
@@ -152,7 +152,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_task_without_features_has_figures_too(tmp_path: Path) -> None:
-    loss = replace(LOSS, m=np.zeros((3, 0)), b=None)
+    loss = replace(LOSS, m=np.zeros((3, 0)), b=None, v=None)
     for figure in (
         plots.loss_figure(loss),
         plots.alignment_figure(a_flow(features=0)),
@@ -161,7 +161,9 @@ def test_a_task_without_features_has_figures_too(tmp_path: Path) -> None:
     ):
         plots.save(figure, tmp_path / "figure.svg")
     plots.save(plots.loss_figure(loss), tmp_path / "figure.svg")
-    assert "no features" in svg_text(tmp_path / "figure.svg")
+    text = svg_text(tmp_path / "figure.svg")
+    assert "no features" in text
+    assert "∂E/∂b" not in text and "∂E/∂v" not in text
 
 
 def test_large_states_have_legible_figures(tmp_path: Path) -> None:
@@ -169,7 +171,9 @@ def test_large_states_have_legible_figures(tmp_path: Path) -> None:
     for name, figure in {
         "flow": plots.flow_figure(flow),
         "alignment": plots.alignment_figure(flow),
-        "loss": plots.loss_figure(replace(LOSS, m=flow.m[-1], r=np.eye(80), b=np.ones(80))),
+        "loss": plots.loss_figure(
+            replace(LOSS, m=flow.m[-1], r=np.eye(80), b=np.ones(80), v=np.ones(80))
+        ),
     }.items():
         plots.save(figure, tmp_path / f"{name}.svg")
         assert figure.get_size_inches().max() < 16

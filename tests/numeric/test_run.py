@@ -6,6 +6,7 @@ The runs' own comparisons share a false-alarm rate of 1e-6; seeds are fixed.
 
 import json
 import os
+import pickle
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from numeric.errors import InputError, SimulationError
 from numeric.experiment import Experiment, SGDSettings, parse_experiment
 from numeric.flow import integrate_flow
 from numeric.prior import GaussianPrior
+from numeric.report import write_report
 from numeric.run import Report, kappa_of, run_experiment, start_of
 from numeric.sgd import run_sgd
 from numeric.task import Attention, State, Task
@@ -114,12 +116,38 @@ def test_same_seed_same_summary(
     assert (tmp_path / "report.md").read_bytes() == (finished[1] / "report.md").read_bytes()
 
 
+@pytest.mark.parametrize("weight", ["exp(chi + b)", "1 + chi / (1 + chi**2) + b**2"])
+def test_an_activation_of_ones_own(
+    weight: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From text to verdict; biases and values are compared as well."""
+    monkeypatch.setattr("numeric.plots.save", lambda *_: None)
+    raced = weight.startswith("exp")
+    own = f'weight = "{weight}"\ntrained = ["b", "v"]\n'
+    own += 'normalization = "per-head"\nbackground = 0.5' if raced else 'normalization = "none"'
+    text = TEXT.replace('activation = "softmax"', own).replace("tau_max = 2.0", "tau_max = 0.5")
+    experiment = parse_experiment(text, "own")
+    report = run_experiment(experiment, tmp_path)
+    assert report.passed, [check for check in report.checks if not check.passed]
+    found = read_summary(tmp_path)
+    names = {check["name"].split(" at ")[0] for check in found["checks"]}
+    assert {"m[1,1]", "r[1,2]", "b[1]", "b[2]", "v[1]", "v[2]"} <= names
+    derivation = (tmp_path / "derivation.md").read_text(encoding="utf-8")
+    assert derivation.startswith("# user-defined attention")
+    assert "user-defined, H = 2 heads" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    # Of a layer that another process sent, only the kernels are left.
+    copy = pickle.loads(pickle.dumps(experiment.attention))
+    write_report(replace(report, experiment=replace(experiment, attention=copy)), tmp_path)
+    derivation = (tmp_path / "derivation.md").read_text(encoding="utf-8")
+    assert derivation.startswith("# user-defined attention")
+    assert "def weight_functions_2(" in derivation
+
+
 def broken_physics(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     original = sgd.gradient_sum
 
-    def scaled(*arguments: Any) -> tuple[np.ndarray, np.ndarray]:
-        in_k, in_b = original(*arguments)
-        return factor * in_k, factor * in_b
+    def scaled(*arguments: Any) -> tuple[np.ndarray, ...]:
+        return tuple(factor * part for part in original(*arguments))
 
     monkeypatch.setattr(sgd, "gradient_sum", scaled)
     monkeypatch.setattr("numeric.plots.save", lambda *_: None)
