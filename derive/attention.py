@@ -16,15 +16,18 @@ start, average heads of weights that sum to one, ``v_h = 1/H``, and add up all o
 Adding an activation is adding one entry to `ACTIVATIONS`, or making an `Attention` of your own.
 """
 
+import re
 from dataclasses import dataclass
 
-from sympy import Expr, I, Integer, S, diff, erf, exp, nan, oo, sympify, zoo
+from sympy import Expr, I, Integer, Rational, S, diff, erf, exp, nan, oo, sympify, zoo
 
 from derive.errors import DeriveError
 from derive.stable import log_of, softplus, stable
 from derive.symbols import H, b, chi
 
 NORMALIZATIONS = ("none", "per-head", "pooled")
+# Least background; a weight can always be scaled.
+LEAST = Rational(1, 10**9)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Attention:
         ``"none"``.
     normalization : {"none", "per-head", "pooled"}
     background : number
-        Constant >= 0 that joins the weights' sum in the denominator.
+        Constant that joins the weights' sum in the denominator: 0, or from 1e-9 to 1e9.
     trained : tuple of str
         Parameters trained beside ``k``: a subset of ``("b", "v")``.
     reference : str
@@ -61,8 +64,23 @@ class Attention:
     reference: str = "arXiv 2603.03993, section II"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", stable(sympify(self.weight)))
-        object.__setattr__(self, "background", sympify(self.background))
+        # SymPy would evaluate a text as code; `derive.parser` reads one safely.
+        weight = None if isinstance(self.weight, str) else sympify(self.weight)
+        if not isinstance(weight, Expr):
+            raise DeriveError(f"weight: found {self.weight!r:.80}, expected a SymPy expression")
+        object.__setattr__(self, "weight", stable(weight))
+        if not (isinstance(self.name, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9_ -]*", self.name)):
+            raise DeriveError(
+                f"name: found {self.name!r:.80}, expected letters, digits, blanks, - and _"
+            )
+        if isinstance(self.background, bool) or not isinstance(self.background, int | float | Expr):
+            raise DeriveError(f"background: found {self.background!r:.80}, expected a number >= 0")
+        background = sympify(self.background)
+        object.__setattr__(self, "background", background)
+        if not isinstance(self.trained, list | tuple) or not all(
+            isinstance(x, str) for x in self.trained
+        ):
+            raise DeriveError(f"trained: found {self.trained!r:.80}, expected a list of names")
         object.__setattr__(self, "trained", tuple(self.trained))
         if self.normalization not in NORMALIZATIONS:
             raise DeriveError(
@@ -75,11 +93,15 @@ class Attention:
             raise DeriveError(f"weight: found {self.weight}, expected a real function of chi")
         if chi not in self.weight.free_symbols:
             raise DeriveError(f"weight: found {self.weight}, expected an expression in chi")
-        if not (self.background.is_number and self.background.is_real and self.background >= 0):
-            raise DeriveError(f"background: found {self.background}, expected a number >= 0")
-        if self.normalization == "none" and self.background != 0:
+        number = background.is_number and background.is_real
+        if not number or not (background == 0 or LEAST <= background <= 1 / LEAST):
             raise DeriveError(
-                f"background: found {self.background}, expected 0, since nothing is normalized"
+                f"background: found {background!s:.40}, expected 0, or a number from "
+                f"{float(LEAST):g} to {float(1 / LEAST):g}"
+            )
+        if self.normalization == "none" and background != 0:
+            raise DeriveError(
+                f"background: found {background}, expected 0, since nothing is normalized"
             )
         allowed = {"b"} if self.normalization == "pooled" else {"b", "v"}
         if not set(self.trained) <= allowed or len(set(self.trained)) < len(self.trained):
@@ -94,7 +116,7 @@ class Attention:
     @property
     def module(self) -> str:
         """Name of the generated module."""
-        return self.name.replace("-", "_")
+        return re.sub(r"\W", "_", self.name)
 
     @property
     def normalized(self) -> bool:
@@ -110,6 +132,12 @@ class Attention:
     def value(self) -> Expr:
         """Head value unless values are given."""
         return 1 / H if self.averaged else Integer(1)
+
+    @property
+    def slope(self) -> float | None:
+        """Slope of a normalized log weight that is linear in the score, else None."""
+        slope = diff(self.log_weight, chi) if self.normalized else chi
+        return abs(float(slope)) if slope.is_number else None
 
     @property
     def log_weight(self) -> Expr:

@@ -114,6 +114,7 @@ def activation_module(attention: Attention) -> Module:
             ("PARAMETERS", attention.trained),
             ("BACKGROUND", float(attention.background)),
             ("AVERAGED", attention.averaged),
+            ("SLOPE", attention.slope),
         ),
     )
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from sympy import Expr, Rational
 
-from derive.attention import NORMALIZATIONS, Attention, activation
+from derive.attention import LEAST, NORMALIZATIONS, Attention, activation
 from derive.errors import DeriveError
 from derive.parser import parse_weight
 
 KEYS = ("weight", "normalization", "background", "trained")
-LARGEST_BACKGROUND = 1e100
 
 
 def user_attention(
@@ -29,7 +28,7 @@ def user_attention(
         Score weight, such as ``"log(1 + exp(chi + b))"``; see `derive.parser.parse_weight`.
     normalization : {"none", "per-head", "pooled"}
     background : number
-        Constant >= 0 in the denominator.
+        Constant in the denominator: 0, or from 1e-9 to 1e9.
     trained : list of str
         Among ``"b"`` and ``"v"``; b is trained exactly when the weight contains it.
 
@@ -91,9 +90,10 @@ def read_attention(path: str | Path) -> Attention:
 def _number(value: object) -> Expr:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DeriveError(f"background: found {_shown(value)}, expected a number >= 0")
-    if not 0 <= value <= LARGEST_BACKGROUND:
+    least, most = float(LEAST), float(1 / LEAST)
+    if not (value == 0 or least <= value <= most):
         raise DeriveError(
-            f"background: found {_shown(value)}, expected a number from 0 to {LARGEST_BACKGROUND:g}"
+            f"background: found {_shown(value)}, expected 0, or a number from {least:g} to {most:g}"
         )
     exact = Fraction(repr(value))
     return Rational(exact.numerator, exact.denominator)

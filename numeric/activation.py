@@ -26,6 +26,8 @@ class Kernels(Protocol):
         Constant in the denominator.
     AVERAGED : bool
         Whether head values that are not given are 1/H, else 1.
+    SLOPE : float or None
+        Slope of a log weight that is linear in the score.
     weight_functions_2, weight_functions_4, score_gradient, origin_eigenvalues : callable
         See a generated module.
     """
@@ -35,6 +37,7 @@ class Kernels(Protocol):
     PARAMETERS: tuple[str, ...]
     BACKGROUND: float
     AVERAGED: bool
+    SLOPE: float | None
     weight_functions_2: Callable[..., Any]
     weight_functions_4: Callable[..., Any]
     score_gradient: Callable[..., Any]
@@ -77,6 +80,9 @@ class UserActivation:
     def __repr__(self) -> str:
         return f"UserActivation({vars(self)['NAME']!r})"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "UserActivation":
+        return self
+
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return UserActivation, (self.source,)
 
@@ -94,7 +100,7 @@ def kernels_of(activation: object) -> tuple[object, Kernels]:
     InputError
         If there is no such activation.
     """
-    if isinstance(activation, Definition):
+    if isinstance(activation, Definition) and not isinstance(activation, type):
         activation = UserActivation(activation.kernel_source(), activation)
     if isinstance(activation, UserActivation):
         return activation, cast(Kernels, activation)

@@ -34,8 +34,8 @@ from numeric.validate import real_number
 MOST_POINTS, MOST_COARSE = 1_000_000, 20_000
 NETS, NET_SIZE, LEAST_NET, SAMPLED_DIGITS = 8, 16_384, 512, 7.0
 SAMPLED_TAIL = 1e-5
-# Race functions of all of them.
-MOST_SAMPLED = 2e8
+# Race functions of all nets, and of a product rule.
+MOST_SAMPLED, MOST_RACED = 2e8, 2e7
 LEAST_DIGITS, MOST_DIGITS = 5.0, 13.0
 # The log weight is quadratic in the signal; beyond this it is certainly out of reach.
 LARGEST_SIGNAL = 1e5
@@ -141,7 +141,10 @@ def _race(task: Task, digits: float) -> tuple[float, float]:
     laws = list(_laws(task))
     most = MOST_POINTS // len(laws)
     grids = [_product(mean, cov, task, digits, most) for _, mean, cov in laws]
-    return _integrate(task, laws, grids, _locate(task, laws, digits))
+    time = _locate(task, laws, digits)
+    if time[0].size * sum(len(weights) for _, weights in grids) > MOST_RACED:
+        raise QuadratureError(f"prior: {digits:.1f} digits need too many race functions")
+    return _integrate(task, laws, grids, time)
 
 
 def _sampled(task: Task) -> Risk:

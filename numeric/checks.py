@@ -13,7 +13,8 @@ from scipy.special import ndtri, stdtr
 
 from numeric.bayes import Risk
 from numeric.flow import Flow, integrate_flow
-from numeric.loss import MOST_POINTS, evaluate, population_loss, token_laws
+from numeric.law import token_laws
+from numeric.loss import MOST_POINTS, evaluate, population_loss
 from numeric.origin import origin_attention, origin_eigenvalues, origin_expansion
 from numeric.quadrature import Array, symmetric_root
 from numeric.scores import attention_weights
@@ -110,7 +111,7 @@ def monte_carlo_loss(
     """
     state = state.check(attention, task.prior.features)
     rng = np.random.default_rng(np.random.SeedSequence(seed))
-    null, _ = token_laws(state, task)
+    null, _ = token_laws(state, task, attention)
     root = symmetric_root(null.cov)
     values = attention.value if state.v is None else state.v
     chunk = max(1, 4_000_000 // (task.tokens * attention.heads))

@@ -18,9 +18,10 @@ import numpy as np
 from numeric._generated import race
 from numeric.activation import Kernels
 from numeric.heads import race_times
+from numeric.law import Law
 from numeric.pairs import Block, Indices, Nodes, race_functions
 from numeric.quadrature import Array, Rule, gaussian_rule
-from numeric.race import Law, cut
+from numeric.race import cut
 
 # Derivatives in the two scores, and factor, of the operator of each parameter of a pair's law: the two
 # means, then the variance, the covariance and the other variance.
@@ -129,7 +130,7 @@ def _singles(
     found = []
     for law in laws:
         sigma = np.sqrt(np.diag(law.cov))
-        z, weights = gaussian_rule(float(sigma.max()), digits, tokens)
+        z, weights = gaussian_rule(law.width, digits, tokens)
         functions = race_functions(kernel, law.mean[:, None] + sigma[:, None] * z, bias, u, ORDER)
         g, *rows = (x @ weights for x in functions)
         e, f, s = (np.array(rows[i * 5 : i * 5 + 5]) for i in range(3))

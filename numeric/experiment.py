@@ -307,8 +307,8 @@ def _attention(
     activation: object = None,
     weight: object = None,
     normalization: object = None,
-    background: object = 0,
-    trained: object = (),
+    background: object = None,
+    trained: object = None,
 ) -> Attention:
     """Make an attention layer of a built-in activation, or of one that the file defines."""
     own = {"weight": weight, "normalization": normalization}
@@ -317,7 +317,7 @@ def _attention(
             if value is not None:
                 raise InputError(name, value, "none beside the name of an activation")
         for name, value in (("background", background), ("trained", trained)):
-            if value not in (0, ()):
+            if value is not None:
                 raise InputError(name, value, "none, without a weight of your own")
         return Attention(NOTHING if activation is None else activation, heads)  # type: ignore[arg-type]
     for name, value in own.items():
@@ -328,10 +328,17 @@ def _attention(
     from derive.user import user_attention
 
     try:
-        definition = user_attention(weight, normalization, background, trained)
+        definition = user_attention(
+            weight,
+            normalization,
+            0 if background is None else background,
+            () if trained is None else trained,
+        )
         return Attention(definition, heads)  # type: ignore[arg-type]
     except DeriveError as error:
-        name, _, rest = str(error).partition(": found ")
+        name, about_entry, rest = str(error).partition(": found ")
+        if not about_entry:  # about the weight's derivation
+            raise InputError("weight", weight, f"another one ({error})") from None
         found, _, expected = rest.rpartition(", expected ")
         raise InputError(name, Verbatim(found), expected) from None
 

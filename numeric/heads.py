@@ -8,12 +8,18 @@ import numpy as np
 
 from numeric._generated import race
 from numeric.activation import Kernels
+from numeric.errors import QuadratureError
+from numeric.law import Law, weight_of
 from numeric.pairs import pair_races, pair_width
 from numeric.quadrature import Array, Rule, gaussian_rule
-from numeric.race import Law, locate, marginal_points, single_races, weight_of, with_background
+from numeric.race import locate, marginal_points, single_races, with_background
 
 # Digits of the points that locate a race.
 COARSE = 3.0
+# Deviations within which the squared weight's expectation must be decided, and what may be left there.
+REACH, LEFT = 8.0, 1e-3
+# Moments below this do not count.
+LEAST = 1e-4
 
 
 def head_races(
@@ -78,8 +84,9 @@ def _moments(
     a, b = np.zeros((2, len(bias)))
     counts = [(null, 0.0, tokens - 1), *((law, law.weight, law.weight) for law in relevant)]
     for law, in_a, in_b in counts:
+        _require_moment(law, bias, kernel)
         sigma = np.sqrt(np.diag(law.cov))
-        z, weights = gaussian_rule(float(sigma.max()), digits, tokens)
+        z, weights = gaussian_rule(law.width, digits, tokens)
         found = weight_of(kernel, law.mean[:, None] + sigma[:, None] * z, bias[:, None])
         f, f1, f2, f_b, s, s1, s2, s_b = race.moment_functions_2(*found)[5:]
         a += in_a * (f @ weights)
@@ -89,3 +96,15 @@ def _moments(
         law.b += (w_a * f_b + w_b * s_b) @ weights
         law.Gamma[np.diag_indices(len(bias))] += (w_a * f2 + w_b * s2) @ weights / 2
     return a, b
+
+
+def _require_moment(law: Law, bias: Array, kernel: Kernels) -> None:
+    """Refuse a squared weight whose expectation does not exist, or lies beyond every rule."""
+    z = np.linspace(-REACH, REACH, 33)
+    scores = law.mean[:, None] + np.sqrt(np.diag(law.cov))[:, None] * z
+    share = weight_of(kernel, scores, bias[:, None])[0] ** 2 * np.exp(-z * z / 2)
+    if not (share[:, [0, -1]].max(axis=1) <= LEFT * np.maximum(share.max(axis=1), LEAST)).all():
+        raise QuadratureError(
+            "activation: the expectation of the squared weight does not exist, or the weight grows so "
+            "fast that it is out of reach"
+        )

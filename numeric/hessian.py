@@ -10,7 +10,8 @@ import numpy as np
 
 from numeric.curvature import Moments, curvature
 from numeric.errors import InputError, QuadratureError
-from numeric.loss import MOST_POINTS, evaluate, population_loss, token_laws
+from numeric.law import token_laws
+from numeric.loss import MOST_POINTS, evaluate, population_loss
 from numeric.quadrature import ROUNDOFF, Array, principal_axes
 from numeric.refine import refine
 from numeric.task import Attention, State, Task
@@ -150,7 +151,7 @@ def _exact(state: State, task: Task, attention: Attention, digits: float) -> Arr
     kernel, heads, features = attention.kernel, attention.heads, task.prior.features
     if task.tokens == 1 and kernel.NORMALIZATION != "none" and not kernel.BACKGROUND:
         return np.zeros((heads * (features + heads),) * 2)
-    null, relevant = token_laws(state, task)
+    null, relevant = token_laws(state, task, attention)
     unit = np.eye(features)
     moments = [Moments(np.zeros(features), unit)]
     moments += [

@@ -16,10 +16,11 @@ from scipy.special import stdtrit
 from numeric._generated import order_parameters
 from numeric.errors import QuadratureError
 from numeric.heads import head_races
+from numeric.law import Law, token_laws
 from numeric.pooled import net_points, pooled_races, pooled_time, product_points, product_rules
-from numeric.quadrature import ROUNDOFF, Array
-from numeric.race import Law
-from numeric.refine import refine
+from numeric.quadrature import ROUNDOFF, Array, Rule
+from numeric.race import Points
+from numeric.refine import STEP, refine
 from numeric.task import Attention, State, Task
 from numeric.validate import real_number
 
@@ -30,8 +31,6 @@ NET_SIZE, LARGEST_NET, SAMPLED_DIGITS = 2048, 32_768, 7.0
 # Error of a product rule up to which sampling is not tried.
 SAMPLING = 1e-6
 LEAST_DIGITS, MOST_DIGITS = 4.0, 14.0
-# Scores beyond this are certainly out of reach, and their squares might overflow.
-LARGEST_SCORE = 1e6
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,8 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
     tol = real_number("tol", tol, positive=True)
     state = state.check(attention, task.prior.features)
     if state.batch_shape:
+        if 0 in state.batch_shape:
+            return _no_losses(state)
         results = [
             population_loss(state.at(index), task, attention, tol)
             for index in np.ndindex(*state.batch_shape)
@@ -161,6 +162,19 @@ def evaluate(
         Points that a pooled token's product rule may have; beyond, nets of `net_size` quasi-Monte
         Carlo points are used, or, if that is 0, a QuadratureError is raised.
     """
+    # Overflow shows in the result, which is checked where it is used.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _evaluate(state, task, attention, digits, most_points, net_size)
+
+
+def _evaluate(
+    state: State,
+    task: Task,
+    attention: Attention,
+    digits: float,
+    most_points: int,
+    net_size: int,
+) -> Loss:
     kernel, heads = attention.kernel, attention.heads
     v = np.full(heads, attention.value) if state.v is None else state.v
     bias = np.zeros(heads) if state.b is None else state.b
@@ -177,12 +191,13 @@ def evaluate(
             0.0,
             "quadrature",
         )
-    null, relevant = token_laws(state, task)
+    null, relevant = token_laws(state, task, attention)
     tokens = float(task.tokens)
 
     def loss(value: float, in_v: Array | None = None, size: float = 1.0) -> Loss:
         m, r, b = _order_parameter_gradient(state, task, null, relevant)
-        rounding = ROUNDOFF * size
+        # Scores lose the digits that a large bias takes.
+        rounding = ROUNDOFF * size + EPSILON * float(np.abs(bias).max())
         return Loss(
             1 + value,
             rounding,
@@ -211,15 +226,27 @@ def evaluate(
             f"scores: a product rule of {digits:.1f} digits has more than {most_points} points; "
             "the score deviations are out of its reach"
         )
-    found = []
-    for points in net_points(null, relevant, bias, kernel, tokens, net_size):
+
+    def sampled(points: list[Points], time: Rule) -> Loss:
         for law in (null, *relevant):
             law.clear()
-        found.append(loss(pooled_races(null, relevant, points, time, tokens)))
-    return _averaged(found)
+        return loss(pooled_races(null, relevant, points, time, tokens))
+
+    nets = net_points(null, relevant, bias, kernel, tokens, net_size)
+    first = next(nets)
+    result = _averaged([sampled(first, time), *(sampled(points, time) for points in nets)])
+    # All nets share the race times, so their spread does not tell those times' error.
+    coarser = pooled_time(null, relevant, bias, kernel, tokens, digits - STEP)
+    one, other = sampled(first, time), sampled(first, coarser)
+    return replace(
+        result,
+        error=float(result.error) + abs(float(one.value) - float(other.value)),
+        gradient_error=float(result.gradient_error) + gradient_distance(one, other),
+    )
 
 
 GRADIENT = ("m", "r", "b", "v")
+EPSILON = float(np.finfo(float).eps)
 
 
 def _averaged(found: list[Loss]) -> Loss:
@@ -240,30 +267,11 @@ def _averaged(found: list[Loss]) -> Loss:
     }
     return Loss(
         float(np.mean([x.value for x in found])),
-        error("value"),
+        error("value") + float(found[0].error),
         **means,
-        gradient_error=max(map(error, GRADIENT)),
+        gradient_error=max(map(error, GRADIENT)) + float(found[0].gradient_error),
         method="quasi-Monte Carlo",
     )
-
-
-def token_laws(state: State, task: Task) -> tuple[Law, list[Law]]:
-    """Return the Gaussian score law of an irrelevant token and the relevant token's mixture."""
-    m, r = state.m, state.r
-    with np.errstate(over="ignore", invalid="ignore"):
-        null = Law(1.0, np.zeros(len(m)), m @ m.T + r)
-        relevant = [
-            Law(float(weight), m @ mean, null.cov + m @ covariance @ m.T)
-            for weight, mean, covariance in zip(*task.prior.components(), strict=True)
-            if weight > 0
-        ]
-    for law in (null, *relevant):
-        size = max(np.abs(law.mean).max(initial=0.0), np.sqrt(np.diag(law.cov).max(initial=0.0)))
-        if not size <= LARGEST_SCORE:
-            raise QuadratureError(
-                f"scores: found means or deviations of {size:.3g}, expected at most {LARGEST_SCORE:g}"
-            )
-    return null, relevant
 
 
 def _order_parameter_gradient(
@@ -300,6 +308,12 @@ def gradient_distance(a: Loss, b: Loss) -> float:
         for name in GRADIENT
         if (x := getattr(a, name)) is not None
     )
+
+
+def _no_losses(state: State) -> Loss:
+    """The losses of an empty batch."""
+    none = np.zeros(state.batch_shape)
+    return Loss(none, none, state.m, state.r, state.b, state.v, none, "quadrature")
 
 
 def _stacked(results: list[Loss], shape: tuple[int, ...]) -> Loss:

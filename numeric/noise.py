@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from numeric._generated import noise
 from numeric.activation import Kernels
 from numeric.errors import InputError
-from numeric.loss import token_laws
+from numeric.law import Law, token_laws, weight_of
 from numeric.pooled import pooled_time, product_rules
 from numeric.quadrature import (
     Array,
@@ -25,7 +25,7 @@ from numeric.quadrature import (
     standard_normal_nets,
     symmetric_root,
 )
-from numeric.race import CHUNK, Law, Points, cut, pooled_points, race_variable, weight_of
+from numeric.race import CHUNK, Points, cut, pooled_points, race_variable
 from numeric.scores import attention_weights, score_gradient
 from numeric.task import Attention, State, Task
 from numeric.validate import real_number, whole_number
@@ -84,7 +84,7 @@ def noise_matrix(
         return np.zeros((heads, heads)), np.zeros((heads, heads))
     bias = np.zeros(heads) if state.b is None else state.b
     value = np.full(heads, attention.value) if state.v is None else state.v
-    layer = _Layer(*token_laws(state, task), bias, value, kernel, float(tokens))
+    layer = _Layer(*token_laws(state, task, attention), bias, value, kernel, float(tokens))
     if kernel.NORMALIZATION == "per-head" and heads > 1:
         return _averaged(layer.over_all_scores(tokens, net_size))
     for digits in DIGITS:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from numeric._generated import race
 from numeric.activation import Kernels
 from numeric.errors import QuadratureError
+from numeric.law import Law, weight_of
 from numeric.quadrature import (
     Array,
     Rule,
@@ -34,7 +35,7 @@ from numeric.quadrature import (
     hermite_basis,
     hermite_count,
 )
-from numeric.race import CHUNK, Law, cut, race_variable, weight_of
+from numeric.race import CHUNK, cut, race_variable
 
 Indices = NDArray[np.intp]
 
@@ -182,9 +183,8 @@ class Nodes:
         self.law, self.bias, self.kernel, self.u = law, bias, kernel, u
         self.tokens, self.digits, self.order = tokens, digits, order
         self.sigma = np.sqrt(np.diag(law.cov))
-        largest = float(self.sigma.max(initial=0.0))
-        self.hermite = hermite_count(largest, digits)
-        self.rule = gaussian_rule(largest, digits, tokens)
+        self.hermite = hermite_count(law.width, digits)
+        self.rule = gaussian_rule(law.width, digits, tokens)
         self.size = len(self.rule[0])
         self._heads: dict[float, Functions] = {}
 
@@ -219,7 +219,7 @@ class Nodes:
         self, level: float, first: Indices, second: Indices, mine: Indices, rho: Array
     ) -> Block:
         z, weights = self.rule
-        fine = equispaced_rule(float(self.sigma.max()), self.digits, self.tokens, 2 ** (-level / 2))
+        fine = equispaced_rule(self.law.width, self.digits, self.tokens, 2 ** (-level / 2))
         x = self._on(z, -1.0).of(first[mine])
         y = self._on(fine[0], level).of(second[mine])
         return Block(mine, x, _times(y, _bivariate(self.rule, fine, rho[mine])), x.g @ weights)
@@ -243,8 +243,8 @@ class Nodes:
         rest[rest**2 <= 1e-14 * variance[second]] = 0.0
         # The second score follows the first with deviation `cross`, which may be the larger one.
         along = np.maximum(sigma, np.abs(cross))
-        z, wz = gaussian_rule(float(along[mine].max()), self.digits, self.tokens)
-        y, wy = gaussian_rule(float(rest[mine].max()), self.digits, self.tokens)
+        z, wz = gaussian_rule(law.scale * float(along[mine].max()), self.digits, self.tokens)
+        y, wy = gaussian_rule(law.scale * float(rest[mine].max()), self.digits, self.tokens)
         if len(z) * len(y) > MOST_NODES:
             raise QuadratureError(
                 f"scores: a pair of heads needs {len(z) * len(y)} nodes at {self.digits:.1f} digits, "

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from numeric.activation import Kernels
+from numeric.law import Law
 from numeric.quadrature import (
     Array,
     Rule,
@@ -20,7 +21,7 @@ from numeric.quadrature import (
     stretched_net,
     symmetric_root,
 )
-from numeric.race import Law, Points, locate, pooled_points, single_races, with_background
+from numeric.race import Points, locate, pooled_points, single_races, with_background
 
 # Points of a product rule that only locates the race, and entries of an array of points times heads.
 MOST_COARSE, MOST_ENTRIES = 4000, 4_000_000
@@ -39,7 +40,7 @@ def product_rules(
     null: Law, relevant: list[Law], tokens: float, digits: float, most_points: int
 ) -> list[list[Rule]] | None:
     """A product rule for each law, or None where one has too many points."""
-    rules = [_axis_rules(principal_axes(law.cov), digits, tokens) for law in (null, *relevant)]
+    rules = [_axis_rules(law, digits, tokens) for law in (null, *relevant)]
     most = min(most_points, MOST_ENTRIES // len(null.mean))
     return rules if max(map(product_size, rules)) <= most else None
 
@@ -78,7 +79,7 @@ def _tilted(law: Law, net: Array, tokens: float) -> Rule:
     deviations = net @ symmetric_root(law.cov)
     variance = np.diag(law.cov)
     with np.errstate(divide="ignore"):
-        tilt = np.minimum(1.0, np.sqrt(2 * np.log(tokens) / variance))
+        tilt = np.minimum(law.scale, np.sqrt(2 * np.log(tokens) / variance))
     tilt = np.where(variance > 0, tilt, 0.0)
     # Runs of a Sobol sequence are evenly spread; points of one parity are not.
     head = np.arange(size - size // 2) * heads // (size - size // 2)
@@ -89,12 +90,10 @@ def _tilted(law: Law, net: Array, tokens: float) -> Rule:
     return deviations, weights / weights.sum()
 
 
-def _axis_rules(
-    axes: tuple[Array, Array], digits: float, tokens: float, reach: float | None = None
-) -> list[Rule]:
+def _axis_rules(law: Law, digits: float, tokens: float, reach: float | None = None) -> list[Rule]:
     """A one-dimensional rule for each axis, as fine as its largest effect on a score demands."""
-    sigma, vectors = axes
-    amplitude = sigma * np.abs(vectors).max(axis=0)
+    sigma, vectors = principal_axes(law.cov)
+    amplitude = law.scale * sigma * np.abs(vectors).max(axis=0)
     # Below this the axis changes the loss by less than the last digit: second order in amplitude.
     amplitude = np.where(amplitude < 10 ** (-digits / 2 - 1), 0.0, amplitude)
     return [gaussian_rule(float(a), digits, tokens, reach) for a in amplitude]
@@ -103,7 +102,7 @@ def _axis_rules(
 def _locating_points(law: Law, bias: Array, kernel: Kernels, reach: float, tokens: float) -> Points:
     """Coarse points with good tails, to find when the race is run."""
     for digits in (3.0, 2.0, 1.0):
-        rules = _axis_rules(principal_axes(law.cov), digits, tokens, reach)
+        rules = _axis_rules(law, digits, tokens, reach)
         if product_size(rules) <= MOST_COARSE:
             return product_points(law, bias, kernel, rules)
     z, weights = stretched_net(len(bias))

@@ -60,8 +60,8 @@ def hermite_basis(n: int) -> Rule:
 @lru_cache(maxsize=512)
 def _trapezoid(n_left: int, n_right: int, step: float) -> tuple[Array, Array]:
     z: Array = step * np.arange(-n_left, n_right + 1, dtype=np.float64)
-    weights: Array = np.exp(-z * z / 2) * (step / np.sqrt(2 * np.pi))
-    return z, weights
+    weights: Array = np.exp(-z * z / 2)
+    return z, weights / weights.sum()
 
 
 def gaussian_rule(

@@ -16,6 +16,7 @@ from scipy.special import logsumexp
 from numeric._generated import race
 from numeric.activation import Kernels
 from numeric.errors import QuadratureError
+from numeric.law import Law, weight_of
 from numeric.quadrature import Array, Rule, gaussian_rule, race_rule
 
 Integrands = tuple[tuple[Array, ...], tuple[Array, ...]]
@@ -25,40 +26,18 @@ CHUNK, KEPT = 131_072, 3_000_000
 # Freeing one large array raises glibc's threshold for returning memory to the system. Otherwise every
 # evaluation asks for its temporaries anew, page by page, for up to half of its time.
 np.empty(4_000_000)
-# Coarse race times, to locate a race.
-MOST_COARSE_TIMES = 6000
+# Coarse race times, to locate a race, and their largest step; log probability of a race's tails there.
+MOST_COARSE_TIMES, COARSEST, DECIDED = 6000, 2.0, 30.0
+# Times that narrow down a race over a longer time.
+FEW_TIMES = 400
+# Standard deviation of Gumbel noise: no race is sharper.
+GUMBEL = float(np.pi / np.sqrt(6))
+# Breadths of a law in which an edge is followed.
+BROAD = 16.0
+# Quadrature weight of a point below which its race may be resolved badly.
+NEGLIGIBLE = 1e-12
 # Race functions of one law: some ten seconds.
 MOST_WORK = 500_000_000
-
-
-@dataclass
-class Law:
-    """A Gaussian law of a token's H scores, with the loss derivatives gathered so far.
-
-    Attributes
-    ----------
-    weight : float
-        Mixture weight (of the relevant token's law).
-    mean, cov : (H,), (H, H) arrays
-    g, Gamma, b : (H,), (H, H), (H,) arrays
-        Derivatives of the loss in the mean, in the covariance and in the biases.
-    """
-
-    weight: float
-    mean: Array
-    cov: Array
-
-    def __post_init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget the derivatives gathered so far."""
-        heads = len(self.mean)
-        self.g, self.Gamma, self.b = (
-            np.zeros(heads),
-            np.zeros((heads, heads)),
-            np.zeros(heads),
-        )
 
 
 @dataclass(frozen=True)
@@ -74,6 +53,8 @@ class Points:
     slope, curvature, bias : (R, N, d) arrays
         With ``p_h`` a score's share in the token's weight (one for one score): ``p_h w_h'/w_h``, which is
         the log weight's derivative, ``p_h w_h''/w_h``, and the derivative in the bias.
+    cov : (H, H) array or None
+        Covariance of the scores, where the log weight is a function of Gaussian scores.
     """
 
     log_weight: Array
@@ -81,6 +62,7 @@ class Points:
     slope: Array
     curvature: Array
     bias: Array
+    cov: Array | None = None
 
 
 def marginal_points(
@@ -88,9 +70,11 @@ def marginal_points(
 ) -> Points:
     """One race per head: each head's own score."""
     sigma = np.sqrt(np.diag(law.cov))
-    z, weights = gaussian_rule(float(sigma.max()), digits, tokens, reach)
+    z, weights = gaussian_rule(law.width, digits, tokens, reach)
     value, *ratios = weight_of(kernel, law.mean[:, None] + sigma[:, None] * z, bias[:, None])
-    return Points(value, np.broadcast_to(weights, value.shape), *(x[..., None] for x in ratios))
+    weights = np.broadcast_to(weights, value.shape)
+    slope, curvature, in_bias = (x[..., None] for x in ratios)
+    return Points(value, weights, slope, curvature, in_bias, law.cov)
 
 
 def pooled_points(law: Law, bias: Array, kernel: Kernels, z: Array, weights: Array) -> Points:
@@ -100,38 +84,7 @@ def pooled_points(law: Law, bias: Array, kernel: Kernels, z: Array, weights: Arr
         total = logsumexp(value, axis=1)
         shares = np.exp(value - total[:, None])
     slope, curvature, in_bias = ((shares * x)[None] for x in ratios)
-    return Points(total[None], weights[None], slope, curvature, in_bias)
-
-
-def weight_of(kernel: Kernels, scores: Array, bias: Array, order: int = 2) -> tuple[Array, ...]:
-    """Return a score weight (normalized: its log) and its derivatives.
-
-    Of order 2: two in the score and one in the bias; of order 4: four in the score.
-
-    Raises
-    ------
-    QuadratureError
-        If the weight is not finite, or a normalized one not positive.
-    """
-    with np.errstate(all="ignore"):
-        functions = kernel.weight_functions_2 if order == 2 else kernel.weight_functions_4
-        found: tuple[Array, ...] = functions(scores, bias)
-    value, *ratios = found
-    bad = np.isnan(value) | (value == np.inf)
-    if kernel.NORMALIZATION == "none":
-        bad |= value == -np.inf
-    else:
-        # A weight that underflows to zero has no ratios, and none are needed.
-        zero = value == -np.inf
-        if zero.any():
-            ratios = [np.where(zero, 0.0, x) for x in ratios]
-    for x in ratios:
-        bad = bad | ~np.isfinite(x)
-    if bad.any():
-        at = np.broadcast_to(scores, bad.shape)[bad][0]
-        kind = "finite" if kernel.NORMALIZATION == "none" else "finite and positive"
-        raise QuadratureError(f"activation: the weight is not {kind} and smooth at chi = {at:.6g}")
-    return (value, *ratios)
+    return Points(total[None], weights[None], slope, curvature, in_bias, law.cov)
 
 
 @dataclass(frozen=True)
@@ -175,32 +128,63 @@ def locate(
     low = min(float(np.nanmin(x)) for x in finite) - 5
     high = max(float(np.nanmax(x)) for x in finite) + np.log(tokens)
     if background:
-        low, high = min(low, np.log(background) - 5), max(high, np.log(background))
+        # Long before its time it has not won, which leaves nothing to resolve.
+        low, high = max(low, np.log(background) - 6), max(high, np.log(background))
     high += 2.5 * digits + 5
-    count = int(np.clip(3 * (high - low), 96, MOST_COARSE_TIMES))
-    time = np.linspace(low, high, count)
-    lost = np.zeros((len(null.log_weight), count))
-    if background:
-        lost -= np.exp(np.minimum(np.log(background) - time, 700.0))
-    if tokens > 1:
-        lost += (tokens - 1) * _log_survival(_won(null, time))
-    won = np.sum([weight * _won(points, time) for weight, points in relevant], axis=0)
-    log_lost = np.maximum(lost + _log_survival(won), -700.0)
+
+    def log_lost(time: Array) -> Array:
+        lost = np.zeros((len(null.log_weight), len(time)))
+        if background:
+            lost -= background * np.exp(-time)
+        if tokens > 1:
+            lost += (tokens - 1) * _log_survival(_won(null, time))
+        won = np.sum([weight * _won(points, time) for weight, points in relevant], axis=0)
+        return np.maximum.accumulate(np.maximum(lost + _log_survival(won), -700.0), axis=1)
+
+    while True:
+        wide = high - low > COARSEST * MOST_COARSE_TIMES
+        count = FEW_TIMES if wide else int(np.clip(3 * (high - low), 96, MOST_COARSE_TIMES))
+        time = np.linspace(low, high, count)
+        lost = log_lost(time)
+        if not wide:
+            break
+        # Far apart log weights: look closer at where races are decided.
+        running = np.flatnonzero(((lost > -DECIDED) & (lost < -np.exp(-DECIDED))).any(axis=0))
+        first, last = (running[0], running[-1]) if len(running) else (0, len(time) - 1)
+        narrow = time[max(first - 1, 0)], time[min(last + 1, len(time) - 1)]
+        if narrow[1] - narrow[0] > 0.9 * (high - low):
+            raise QuadratureError(
+                f"scores: a race takes a time of {high - low:.3g}, expected at most "
+                f"{COARSEST * MOST_COARSE_TIMES:g}; the log weights are too far apart"
+            )
+        low, high = narrow
     width = np.min([_width(x) for x in (null, *(points for _, points in relevant))], axis=0)
     if background:
         # A racer of its own, with Gumbel noise and nothing else.
-        width = np.minimum(width, np.pi / np.sqrt(6))
-    return Location(time, np.maximum.accumulate(log_lost, axis=1), width)
+        width = np.minimum(width, GUMBEL)
+    return Location(time, lost, width)
 
 
 def _width(points: Points) -> Array:
-    """Standard deviation of each race's racers: of the log weight, and of Gumbel noise."""
-    weights = np.where(np.isfinite(points.log_weight), points.weights, 0.0)
-    values = np.where(weights > 0, points.log_weight, 0.0)
-    total = weights.sum(axis=1)
-    mean = (weights * values).sum(axis=1) / total
-    variance = (weights * (values - mean[:, None]) ** 2).sum(axis=1) / total
-    return np.sqrt(variance + np.pi**2 / 6)
+    """Deviation of the sharpest part of each race's log weights, with Gumbel noise: (R,).
+
+    A log weight that is linear in Gaussian scores is as broad everywhere; where another one is flat, its
+    law has an edge or an atom.
+    """
+    if points.cov is None:
+        # Nothing is known but the law's breadth; an edge in a very broad one is not followed.
+        weights = np.where(np.isfinite(points.log_weight), points.weights, 0.0)
+        values = np.where(weights > 0, points.log_weight, 0.0)
+        mean = (weights * values).sum(axis=1, keepdims=True)
+        breadth = np.sqrt((weights * (values - mean) ** 2).sum(axis=1))
+        return np.maximum(GUMBEL, breadth / BROAD)
+    if points.slope.shape[2] == 1:
+        local = points.slope[:, :, 0] ** 2 * np.diag(points.cov)[:, None]
+    else:
+        local = np.einsum("rnh,hk,rnk->rn", points.slope, points.cov, points.slope, optimize=True)
+    counts = (points.weights > NEGLIGIBLE) & np.isfinite(points.log_weight)
+    least = np.min(local, axis=1, where=counts, initial=np.inf)
+    return np.sqrt(np.where(np.isfinite(least), least, 0.0) + GUMBEL**2)
 
 
 def _won(points: Points, time: Array) -> Array:

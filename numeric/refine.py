@@ -46,7 +46,8 @@ def refine(
     QuadratureError
         If not even the fewest digits can be reached.
     """
-    digits = min(max(digits, least), most)
+    # Whole steps end at the most digits: a shorter last one would look like convergence.
+    digits = most - STEP * int((most - min(max(digits, least), most)) / STEP)
     while True:
         try:
             steps = [at(digits - k * STEP) for k in (2, 1, 0)]

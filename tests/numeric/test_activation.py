@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import numeric
 from derive.attention import ACTIVATIONS as DEFINITIONS
@@ -107,6 +108,53 @@ def test_activations_of_ones_own_against_monte_carlo(name: str, heads: int) -> N
     value, error = sampled_loss(layer, state, task, 100_000, heads)
     assert abs(loss.value - value) < 5 * np.hypot(error, loss.error)
     assert loss.error < 1e-6
+
+
+NARROW = {
+    "exp(-100*chi**2)": lambda x, b: np.exp(-100 * x**2),
+    "1 + erf(30*chi)": lambda x, b: 1 + scipy.special.erf(30 * x),
+    "2 + tanh(20*chi)": lambda x, b: 2 + np.tanh(20 * x),
+    "1.1 + sin(8*chi)": lambda x, b: 1.1 + np.sin(8 * x),
+    "cosh(3*chi)": lambda x, b: np.cosh(3 * x),
+}
+# The first two underflow to zero, where no share is defined.
+NARROW_CASES = [(weight, "none") for weight in NARROW]
+NARROW_CASES += [(weight, how) for weight in list(NARROW)[2:] for how in ("per-head", "pooled")]
+
+
+@pytest.mark.parametrize("tol", [1e-4, 1e-8])
+@pytest.mark.parametrize(("weight", "normalization"), NARROW_CASES)
+def test_errors_are_honest_for_weights_finer_than_the_rules_expect(
+    weight: str, normalization: str, tol: float
+) -> None:
+    """One head, two tokens of deviations 0.4 and 0.5: sums over a grid of both scores."""
+    state, task = State([[0.3]], [[0.07]]), Task(2, numeric.isotropic(1, 1.0))
+    loss = population_loss(state, task, Attention(user(weight, normalization), 1), tol)
+    z = np.linspace(-9, 9, 3001)
+    p = np.exp(-z * z / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
+    mine, other = (NARROW[weight](s * z, 0.0) for s in (0.5, 0.4))
+    if normalization == "none":
+        expected = ((1 - mine) ** 2 + other[:, None] ** 2).T @ p @ p
+    else:
+        share = mine[:, None] / (mine[:, None] + other)
+        expected = p @ (2 * (1 - share) ** 2) @ p
+    assert abs(loss.value - float(expected)) <= loss.error + 1e-9
+
+
+def test_a_bias_cancels_without_a_background() -> None:
+    """Softmax-1 without the 1 is softmax-v, whatever the biases: written by a user, in both ways."""
+    rng = np.random.default_rng(4)
+    state = random_state(rng, LAYERS["softmax-1"], 2, 2)
+    values = State(state.m, state.r, v=state.v)
+    biased = Attention(user("exp(chi + b)", "per-head", 0, ("b", "v")), 2)
+    assert biased.value == 0.5
+    for bias in (state.b, np.array([300.0, -300.0])):
+        found = population_loss(State(state.m, state.r, bias, state.v), TASK, biased, 1e-10)
+        expected = population_loss(values, TASK, Attention("softmax-v", 2), 1e-10)
+        assert found.value == pytest.approx(expected.value, abs=1e-11)
+        assert found.m == pytest.approx(expected.m, abs=1e-10)
+        assert found.v == pytest.approx(expected.v, abs=1e-10)
+        assert np.abs(found.b).max() < 1e-10
 
 
 def test_names_and_definitions() -> None:

@@ -122,7 +122,7 @@ def sampled_risk(task: Task, samples: int, seed: int) -> tuple[float, float]:
 def test_against_monte_carlo(kind: str, features: int, tokens: int) -> None:
     task = Task(tokens, make_prior(kind, features))
     risk = bayes_risk(task, 1e-6)
-    value, error = sampled_risk(task, 400_000 // max(2, tokens // 10), 100 * features + tokens)
+    value, error = sampled_risk(task, 200_000 // max(2, tokens // 10), 100 * features + tokens)
     assert risk.error < 1e-6
     assert abs(risk.value - value) < 5.5 * np.hypot(error, risk.error)
 

@@ -3,9 +3,6 @@
 import errno
 import io
 import json
-import os
-import pty
-import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -84,13 +81,6 @@ def refused(capsys: Capture, *argv: object) -> str:
     return err
 
 
-def process(*argv: str, buffered: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a Python process whose output is captured, unless the options say where it goes."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"[buffered:]}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.run([sys.executable, *argv], env=environment, text=True, timeout=120, **pipes)
-
-
 def parts(path: Path) -> tuple[State, Task, Attention]:
     """Return what the numeric functions take of an experiment with a state."""
     experiment = load_experiment(path)
@@ -116,10 +106,29 @@ def test_loss_and_risk_in_json(tiny: Path, capsys: Capture) -> None:
     assert entries(capsys, "risk", tiny) == {"bayes_risk": risk.value, "error": risk.error}
 
 
-def test_biases_only_where_they_are_trained(tiny: Path, capsys: Capture) -> None:
-    tiny.write_text(TINY.replace("b-softmax", "softmax").replace("tau_max = 2.0", "tau_max = 0.2"))
-    assert list(entries(capsys, "loss", tiny)["gradient"]) == ["m", "r"]
-    assert "b" not in entries(capsys, "flow", tiny)
+OWN = 'weight = "exp(chi + b)"\nnormalization = "per-head"\nbackground = 1\ntrained = ["b", "v"]'
+
+
+@pytest.mark.parametrize(
+    ("activation", "trained"),
+    [
+        ('activation = "softmax"', []),
+        ('activation = "erf"', ["b", "v"]),
+        (OWN, ["b", "v"]),
+    ],
+)
+def test_only_what_is_trained_is_shown(
+    activation: str, trained: list[str], tiny: Path, capsys: Capture
+) -> None:
+    text = TINY.replace('activation = "b-softmax"', activation)
+    tiny.write_text(text.replace("tau_max = 2.0", "tau_max = 0.2"))
+    assert list(entries(capsys, "loss", tiny)["gradient"]) == ["m", "r", *trained]
+    for command in ("flow", "sgd"):
+        found = entries(capsys, command, tiny)
+        assert [name for name in ("b", "v") if name in found] == trained
+    assert main(["spectrum", str(tiny), "--at", "state"]) == 0
+    name = "user-defined" if activation == OWN else activation.split('"')[1]
+    assert capsys.readouterr().out.startswith(f"tiny: {name}, H = 2, F = 1, L = 2\n")
 
 
 @pytest.mark.parametrize("at", ["origin", "state"])
@@ -380,50 +389,3 @@ def test_progress_shows_percentage_stage_and_time_left(monkeypatch: Patch) -> No
         "  0%   tiny: SGD",
         "",
     ]
-
-
-def test_the_command_as_a_process(tiny: Path) -> None:
-    good = process("-W", "error", "-m", "numeric.cli", "spectrum", "two-features", "--json")
-    assert (good.returncode, good.stderr) == (0, "")
-    assert json.loads(good.stdout)["growth_rates"][0] == pytest.approx(0.192)
-    bad = process("-m", "numeric.cli", "loss", str(tiny.parent))
-    assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)
-
-
-def test_help_is_instant_and_no_command_loads_more_than_it_needs(tiny: Path) -> None:
-    plot = str(tiny.with_suffix(".svg"))
-    heavy = {"numpy", "sympy", "matplotlib", "derive", "matplotlib.pyplot"}
-    for argv, loaded in (
-        (["--help"], []),
-        (["loss", str(tiny)], ["numpy"]),
-        (["loss", str(tiny), "--plot", plot], ["matplotlib", "numpy"]),
-    ):
-        code = (
-            f"import sys; from numeric.cli import main; main({argv!r}); "
-            f"print(sorted({heavy!r} & set(sys.modules)))"
-        )
-        assert process("-c", code).stdout.endswith(f"\n{loaded}\n")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize("buffered", [True, False])
-def test_output_that_cannot_be_written(buffered: bool, tiny: Path) -> None:
-    argv = ("-m", "numeric.cli", "loss", str(tiny), "--json")
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as closed:
-        broken = process(*argv, buffered=buffered, stdout=closed)
-    assert (broken.returncode, broken.stderr) == (141, "")
-    with open("/dev/full", "w") as full:
-        failed = process(*argv, buffered=buffered, stdout=full)
-    assert (failed.returncode, failed.stderr) == (2, "headflow: error: no space left on device\n")
-
-
-def test_progress_on_a_real_terminal(tiny: Path) -> None:
-    leader, follower = pty.openpty()
-    done = process("-m", "numeric.cli", "flow", str(tiny), "--json", stderr=follower)
-    os.close(follower)
-    shown = os.read(leader, 100_000).decode()
-    os.close(leader)
-    assert json.loads(done.stdout)["status"] == "completed"
-    assert "%   flow" in shown and shown.endswith("\r\x1b[K")

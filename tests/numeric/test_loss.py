@@ -151,11 +151,11 @@ def test_against_monte_carlo(name: str, tokens: int, heads: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", [2, 5, 50, 1000])
+@pytest.mark.parametrize("tokens", [2, 50, 1000])
 @pytest.mark.parametrize("heads", [1, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_against_many_monte_carlo_samples(name: str, heads: int, tokens: int) -> None:
-    samples = 400_000 if tokens < 100 else 40_000
+    samples = 10_000_000 // (tokens + 23)
     assert monte_carlo(name, 100 * heads + tokens, samples, tokens, heads) < 5
 
 
@@ -183,7 +183,10 @@ def test_linear_attention_in_closed_form(heads: int, tokens: int) -> None:
     assert loss.m == pytest.approx(in_m, abs=1e-9 * size)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "discrete", "mixture"])
+@pytest.mark.parametrize(
+    "kind",
+    ["mixture", *(pytest.param(x, marks=pytest.mark.slow) for x in ("gaussian", "discrete"))],
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_gradient_against_finite_differences(name: str, kind: str) -> None:
     rng = np.random.default_rng(5)

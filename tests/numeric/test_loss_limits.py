@@ -157,7 +157,7 @@ def test_reported_error_covers_the_true_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize("small", [0.0, 1e-8, 0.01, 0.3])
+@pytest.mark.parametrize("small", [0.0, 0.01, 0.3])
 @pytest.mark.parametrize("name", ["softmax", "softmax-1", "softplus"])
 def test_correlated_heads_of_unequal_size(name: str, small: float, order: tuple[int, int]) -> None:
     """No residual and one feature: scores are one variable, of deviation 4 in the other head."""
@@ -172,11 +172,17 @@ def test_correlated_heads_of_unequal_size(name: str, small: float, order: tuple[
     assert loss.error < 1e-8
 
 
+SLOW = {("softmax-1", 2), ("softplus", 2), *((name, 3) for name in NAMES)}
+
+
 @pytest.mark.parametrize(
-    ("heads", "name"),
-    [pytest.param(heads, name, marks=pytest.mark.slow if heads == 3 else ())
-     for heads in (1, 2, 3) for name in NAMES],
-)  # fmt: skip
+    ("name", "heads"),
+    [
+        pytest.param(name, heads, marks=pytest.mark.slow if (name, heads) in SLOW else ())
+        for name in NAMES
+        for heads in (1, 2, 3)
+    ],
+)
 def test_out_of_reach_is_said(name: str, heads: int) -> None:
     """Correlated scores of deviation 20 and more: an honest error, or a typed refusal."""
     rng = np.random.default_rng(heads)

@@ -165,7 +165,7 @@ def test_two_tokens_against_gauss_hermite(name: str) -> None:
     assert not np.diag(found).any()
 
 
-@pytest.mark.parametrize("tokens", [2.0, 50.0])
+@pytest.mark.parametrize("tokens", [2.0, pytest.param(50.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [name for name in EXACT if name != "softmax-v"])
 def test_derivatives_against_finite_differences(name: str, tokens: float) -> None:
     """Of ``sum v_h v_h' B_hh'`` over both orders of the pair, in means, covariances and biases."""

@@ -1,5 +1,7 @@
 """Quadrature rules against mpmath: accuracy as asked, at all scales."""
 
+from functools import cache
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from numeric.quadrature import (
 )
 
 
+@cache
 def reference(sigma: float, u: float, power: int) -> float:
     """E tau^k exp(-tau), tau = exp(sigma z - u), at 25 digits."""
     with mp.workdps(25):

@@ -172,7 +172,7 @@ def test_derivatives_against_finite_differences(name: str, tokens: float) -> Non
     check_derivatives(lambda laws: single_value(name, laws, time, tokens), laws)
 
 
-@pytest.mark.parametrize("tokens", [2.0, 50.0])
+@pytest.mark.parametrize("tokens", [2.0, pytest.param(50.0, marks=pytest.mark.slow)])
 def test_pooled_derivatives_against_finite_differences(tokens: float) -> None:
     name, laws = "b-softmax", make_laws()
     time = located(name, laws, pooled(name, laws, BIAS), tokens)

@@ -116,7 +116,10 @@ def test_same_seed_same_summary(
     assert (tmp_path / "report.md").read_bytes() == (finished[1] / "report.md").read_bytes()
 
 
-@pytest.mark.parametrize("weight", ["exp(chi + b)", "1 + chi / (1 + chi**2) + b**2"])
+@pytest.mark.parametrize(
+    "weight",
+    ["exp(chi + b)", pytest.param("1 + chi / (1 + chi**2) + b**2", marks=pytest.mark.slow)],
+)
 def test_an_activation_of_ones_own(
     weight: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,7 +142,7 @@ def test_steps_match_samples_differentiated_one_by_one(
 
 def residual_noise(name: str, dimension: int, seed: int) -> tuple[Any, Any]:
     """Mean and its error of (gradient)(gradient)^T outside the feature space, one sample a step."""
-    rng, size = np.random.default_rng(seed), 60_000
+    rng, size = np.random.default_rng(seed), 25_000
     values, vectors = np.linalg.eigh(R)
     xi = rng.standard_normal((size, TASK.tokens, 2))
     xi[:, 0] += rng.multivariate_normal(PRIOR.mean, PRIOR.covariance, size)
@@ -174,7 +174,7 @@ def test_mean_step_is_the_population_drift_plus_noise(name: str) -> None:
 
     def moved(step: float) -> SGDRuns:
         return run_sgd(state, task, layer, dimension=dimension, tau=[step], step=step,
-                       runs=4000, seed=5, target="location")  # fmt: skip
+                       runs=2500, seed=5, target="location")  # fmt: skip
 
     first, far = moved(small), moved(1.0)
     assert np.abs(z_scores((first.m[:, 0] - M) / small, -loss.m)).max() < 5.5
@@ -187,7 +187,7 @@ def test_mean_step_is_the_population_drift_plus_noise(name: str) -> None:
     noise = (far.r[:, 0] - R - drift) / (1 - small)
     mean, error = residual_noise(name, dimension, 6)
     assert np.abs(z_scores(noise, mean, error)[upper]).max() < 5.5
-    assert np.abs(mean / error)[np.diag_indices(3)].min() > 10  # seen at all
+    assert np.abs(mean / error)[np.diag_indices(3)].min() > 6  # seen at all
     for key, values in trained(name).items():
         found = (getattr(first, key)[:, 0] - values) / small
         assert np.abs(z_scores(found, -getattr(loss, key))).max() < 5.5

@@ -158,7 +158,7 @@ def dense_hessian(task: Task, attention: Attention, state: State, rho: np.ndarra
         pytest.param("b-softmax", 2, marks=pytest.mark.slow),
         ("linear", 1),
         ("erf", 2),
-        ("softplus", 1),
+        pytest.param("softplus", 1, marks=pytest.mark.slow),
     ],
 )
 def test_any_state_against_the_losses_values(activation: str, rank: int) -> None:
