@@ -186,7 +186,7 @@ def integrate_flow(
         t_eval=times,
         events=events or None,
         rtol=rtol,
-        atol=max(rtol * scale, ROUNDING),
+        atol=pack.tolerance(max(rtol * scale, ROUNDING), rtol),
     )
     if solution.status < 0 or not np.isfinite(solution.y).all():
         raise FlowError(
@@ -315,6 +315,12 @@ class _Packing:
         else:
             r = overlap @ overlap.T
         return State(m, (r + r.T) / 2, **others)
+
+    def tolerance(self, keys: float, others: float) -> Array:
+        """Absolute tolerances: biases and values are of order one, however small the keys are."""
+        size = self.heads * self.features
+        size += len(self.upper[0]) if self.kappa else self.heads**2
+        return np.append(np.full(size, keys), np.full(self.heads * len(self.trained), others))
 
     def velocity(self, y: Array, loss: Loss, noise: Array | None) -> Array:
         _, overlap, _ = self._split(y)
