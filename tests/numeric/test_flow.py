@@ -45,8 +45,9 @@ def patience(most: int) -> Callable[[float], None]:
 
 @pytest.mark.parametrize(
     ("activation", "kappa"),
-    [("softmax", 0.8), *((name, 0.0) for name in NAMES if name != "softmax"), ("b-softmax", 0.8),
-     ("erf", 0.1), pytest.param("softmax-1", 0.8, marks=pytest.mark.slow)],
+    [("softmax", 0.8), ("softmax-1", 0.0), ("b-softmax", 0.0), ("linear", 0.0), ("erf", 0.1),
+     *(pytest.param(*case, marks=pytest.mark.slow)
+       for case in (("softmax-v", 0.0), ("softplus", 0.0), ("b-softmax", 0.8), ("softmax-1", 0.8)))],
 )  # fmt: skip
 def test_solution_obeys_the_equations(activation: str, kappa: float) -> None:
     """Its time derivative against the slopes of the loss's values (derive.task section 3)."""
@@ -82,7 +83,7 @@ def test_solution_obeys_the_equations(activation: str, kappa: float) -> None:
 @pytest.mark.parametrize("kappa", [0.0, 1.0])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_overlap_stays_positive_semidefinite(activation: str, kappa: float, r: np.ndarray) -> None:
-    times = np.linspace(0, 4, 5)
+    times = np.linspace(0, 2, 5)
     path = integrate_flow(start(activation, r), TASK, Attention(activation, 2), times, kappa)
     lowest = np.linalg.eigvalsh(path.r)[:, 0]
     assert lowest.min() > -1e-14
@@ -101,7 +102,7 @@ def test_solvers_agree(activation: str, kappa: float) -> None:
     times = np.linspace(0, 1.5, 4)
     paths = [
         solve(activation, times, kappa, digits=7.0, rtol=1e-7, method=method)
-        for method in ("LSODA", "Radau", "DOP853")
+        for method in (("LSODA", "Radau", "DOP853") if kappa == 0 else ("LSODA", "DOP853"))
     ]
     for path in paths[1:]:
         assert np.abs(path.m - paths[0].m).max() < 1e-5
@@ -193,7 +194,7 @@ def test_next_to_a_saddle() -> None:
     """Whatever it says of the direction, it comes to an end."""
     state = State([[1e-14, 0.0], [-1e-14, 0.0]], [[0.5, 0.1], [0.1, 0.3]])
     attention, limit = Attention("softmax", 2), patience(2000)
-    integrate_flow(state, Task(5, TWO_SPIKES), attention, [0.0, 60.0], progress=limit)
+    integrate_flow(state, Task(5, TWO_SPIKES), attention, [0.0, 30.0], progress=limit)
 
 
 def escape_error(activation: str, digits: float, rtol: float) -> float:
@@ -224,7 +225,7 @@ def test_escape_time_to_a_millionth(activation: str) -> None:
 
 @pytest.mark.parametrize("activation", NAMES)
 def test_loss_decreases_without_noise(activation: str) -> None:
-    horizon = 0.5 if LAYERS[activation].normalization == "none" else 20.0
+    horizon = 0.5 if LAYERS[activation].normalization == "none" else 10.0
     path = solve(activation, np.linspace(0, horizon, 21))
     assert (np.diff(path.loss) < 0).all()
     # The reported error of the loss is honest.

@@ -152,7 +152,7 @@ def dense_hessian(task: Task, attention: Attention, state: State, rho: np.ndarra
         ("softmax", 0),
         ("softmax", 1),
         pytest.param("softmax", 2, marks=pytest.mark.slow),
-        ("softmax-1", 1),
+        pytest.param("softmax-1", 1, marks=pytest.mark.slow),
         ("b-softmax", 0),
         ("b-softmax", 1),
         pytest.param("b-softmax", 2, marks=pytest.mark.slow),
