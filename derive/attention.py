@@ -26,6 +26,7 @@ from derive.stable import log_of, softplus, stable
 from derive.symbols import H, b, chi
 
 NORMALIZATIONS = ("none", "per-head", "pooled")
+SPECIALIZATION = "arXiv 2603.03993, section II"
 # Least background; a weight can always be scaled.
 LEAST = Rational(1, 10**9)
 
@@ -47,7 +48,7 @@ class Attention:
     trained : tuple of str
         Parameters trained beside ``k``: a subset of ``("b", "v")``.
     reference : str
-        Where the activation is defined.
+        Where the activation is defined, if anywhere.
 
     Raises
     ------
@@ -61,7 +62,7 @@ class Attention:
     normalization: str
     background: Expr = S.Zero
     trained: tuple[str, ...] = ()
-    reference: str = "arXiv 2603.03993, section II"
+    reference: str = ""
 
     def __post_init__(self) -> None:
         # SymPy would evaluate a text as code; `derive.parser` reads one safely.
@@ -88,11 +89,16 @@ class Attention:
             )
         foreign = sorted(str(x) for x in self.weight.free_symbols - {chi, b})
         if foreign:
-            raise DeriveError(f"weight: found symbols {foreign}, expected only chi and b")
+            raise DeriveError(
+                f"weight: found symbols {foreign}, expected only chi and b of derive.symbols"
+            )
         if self.weight.has(I, oo, zoo, nan):
             raise DeriveError(f"weight: found {self.weight}, expected a real function of chi")
         if chi not in self.weight.free_symbols:
             raise DeriveError(f"weight: found {self.weight}, expected an expression in chi")
+        somewhere = [self.weight.subs({chi: x, b: 0}).n() for x in (-2, Rational(-1, 3), 1, 3)]
+        if not any(value.is_real for value in somewhere):
+            raise DeriveError(f"weight: found {self.weight}, expected a real function of chi")
         number = background.is_number and background.is_real
         if not number or not (background == 0 or LEAST <= background <= 1 / LEAST):
             raise DeriveError(
@@ -168,10 +174,10 @@ class Attention:
 ACTIVATIONS = {
     a.name: a
     for a in (
-        Attention("softmax", exp(chi), "per-head"),
-        Attention("softmax-v", exp(chi), "per-head", trained=("v",)),
-        Attention("softmax-1", exp(b + chi), "per-head", Integer(1), ("b", "v")),
-        Attention("b-softmax", exp(b + chi), "pooled", trained=("b",)),
+        Attention("softmax", exp(chi), "per-head", reference=SPECIALIZATION),
+        Attention("softmax-v", exp(chi), "per-head", trained=("v",), reference=SPECIALIZATION),
+        Attention("softmax-1", exp(b + chi), "per-head", Integer(1), ("b", "v"), SPECIALIZATION),
+        Attention("b-softmax", exp(b + chi), "pooled", trained=("b",), reference=SPECIALIZATION),
         Attention("linear", 1 + chi, "none", trained=("v",), reference="arXiv 2509.21936"),
         Attention(
             "erf", 1 + erf(b + chi), "none", trained=("b", "v"), reference="arXiv 2410.01537"

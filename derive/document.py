@@ -77,9 +77,8 @@ def document(attention: Attention, form: str = "latex") -> str:
 
 def _weights(write: "_Writer", attention: Attention) -> None:
     write.title(f"{attention.name} attention")
-    write.line(
-        f"Reference: {attention.reference}. Weights are {_NORMALIZED[attention.normalization]}."
-    )
+    source = f"Reference: {attention.reference}. " if attention.reference else ""
+    write.line(f"{source}Weights are {_NORMALIZED[attention.normalization]}.")
     write.section("Attention weights")
     write.formula("w(chi, b)", r"w(\chi, b)", attention.weight)
     over, over_latex = "sum_l' w_hl'", r"\sum_{\ell'} w_{h\ell'}"
@@ -208,6 +207,13 @@ def _expansion(write: "_Writer", attention: Attention, expansion: OriginExpansio
     write.line(
         "To second order in (m, sqrt r), for heads of equal bias and value; averages are over "
         "heads and over pairs of heads."
+    )
+    write.raw(
+        "mu = E theta,  M = E theta theta^T,  mbar = sum_h m_h / H,  avg_x = sum_h x_h / H,  "
+        "mbar_mu = mbar.mu,  rbar = sum_hh' r_hh' / H^2",
+        r"\mu = \mathbb E\,\theta,\quad M = \mathbb E\,\theta\theta^{\mathsf T},\quad "
+        r"\bar m = \tfrac1H\sum_h m_h,\quad \langle x_h\rangle = \tfrac1H\sum_h x_h,\quad "
+        r"\bar r = \tfrac1{H^2}\sum_{hh'} r_{hh'}",
     )
     if expansion.bias_functions:
         write.line(

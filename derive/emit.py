@@ -172,6 +172,7 @@ def kernel_source(kernel: Kernel) -> str:
         f"    Source: {kernel.reference}.",
         f"    Domain: {kernel.domain}.",
         f"    Cost: {operations} operations.",
+        *([] if kernel.is_matrix else ["    Arguments broadcast; every result has their shape."]),
         "",
         "    Parameters",
         "    ----------",

@@ -30,7 +30,7 @@ from derive.spec import Argument, Kernel, Output
 from derive.stable import expit, written_out
 from derive.symbols import H, L, b, chi, v
 
-REFERENCE = "arXiv 2603.03993, Lemma III.1; `derive.task` section 5"
+REFERENCE = "`derive.task` section 5 (for softmax arXiv 2603.03993, Lemma III.1)"
 # A score next to zero, where a function with a Taylor expansion has the same value.
 PROBE = Rational(1, 10**20)
 
@@ -220,7 +220,11 @@ def _at_zero_score(attention: Attention) -> tuple[Expr, Expr, Expr]:
     weight = attention.log_weight if attention.normalized else attention.weight
     functions = (weight, *attention.derivatives(2)[:2])
     if not all(map(_is_continuous, functions)):
-        raise DeriveError(f"{attention.name}: the weight has no Taylor expansion at chi = 0")
+        known = f"{attention.name}: the weight has no Taylor expansion at chi = 0"
+        vanishes = attention.normalized and attention.weight.subs(chi, 0) == 0
+        raise DeriveError(
+            known + (": it is 0 there, and so is what it is divided by" if vanishes else "")
+        )
     value, w1, w2 = (f.subs(chi, 0) for f in functions)
     if attention.normalized:
         rivals = L * H if attention.normalization == "pooled" else L

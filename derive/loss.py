@@ -289,5 +289,5 @@ def weight_kernel(attention: Attention, order: int) -> Kernel:
             Argument("b", b, "head biases, broadcast against the scores"),
         ),
         tuple(outputs),
-        attention.reference,
+        attention.reference or "`derive.task` section 2",
     )

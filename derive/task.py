@@ -9,8 +9,9 @@
 3. Dynamics. Order parameters are the alignments ``m_hf = k_h . k*_f`` and the overlap r of the
    keys' parts orthogonal to all k*_f. SGD with step gamma and batch N_b, ``tau = gamma steps`` and
    ``kappa = gamma D / N_b``, follows ``dm/dtau = -dE/dm``, ``dr/dtau = -2 (G r + r G) + kappa V``,
-   ``db/dtau = -dE/db``, with ``G = dE/dr`` (``dE = tr(G dr)``) and ``V_hh' = E sum_l c_hl c_h'l``,
-   ``c_hl = d(loss of one sample)/d chi_hl``. Initial keys are N(0, eta^2 I / D).
+   ``db/dtau = -dE/db`` and ``dv/dtau = -dE/dv``, with ``G = dE/dr`` (``dE = tr(G dr)``) and
+   ``V_hh' = E sum_l c_hl c_h'l``, ``c_hl = d(loss of one sample)/d chi_hl``. Initial keys are
+   N(0, eta^2 I / D).
 4. Reduction. A token's scores are Gaussian, and denominators are Laplace integrals over a race
    time, under which tokens are independent: `derive.loss`.
 5. Saddles. The expansion at the origin and its Hessian: `derive.expansion`, `derive.hessian`.

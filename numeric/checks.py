@@ -15,7 +15,7 @@ from numeric.bayes import Risk
 from numeric.flow import Flow, integrate_flow
 from numeric.law import token_laws
 from numeric.loss import MOST_POINTS, evaluate, population_loss
-from numeric.origin import origin_attention, origin_eigenvalues, origin_expansion
+from numeric.origin import at_rest, origin_attention, origin_eigenvalues, origin_expansion
 from numeric.quadrature import Array, symmetric_root
 from numeric.scores import attention_weights
 from numeric.sgd import SGDRuns
@@ -157,8 +157,12 @@ def expansion_check(state: State, task: Task, attention: Attention) -> Check:
     symmetric = _is_symmetric(task)
     size = max(float(np.abs(state.m).max(initial=0.0)), float(np.sqrt(np.abs(state.r).max())))
     spread = np.sqrt(1 + float(feature_axes(task)[0].max(initial=0.0)))
-    # Scores of deviation 0.1 at most, less where odd powers mix in.
+    # Scores of deviation 0.1 at most, less where odd powers mix in or the weight varies faster.
     unit = (0.1 if symmetric else 0.025) / (max(size, 1e-3) * spread)
+    null, relevant = token_laws(
+        replace(state, m=unit * state.m, r=unit**2 * state.r), task, attention
+    )
+    unit /= max(law.scale for law in (null, *relevant))
     powers = np.array([2, 4, 6, 8] if symmetric else [2, 3, 4, 5])
     scales = np.array([1.0, 0.75, 0.5, 0.35])
 
@@ -199,7 +203,7 @@ def spectrum_check(task: Task, attention: Attention) -> Check:
     """Closed-form Hessian at the origin against the differentiated exact gradient."""
     heads, features = attention.heads, task.prior.features
     derived = hessian_spectrum(task, attention)
-    zero = State(np.zeros((heads, features)), np.zeros((heads, heads)))
+    zero = at_rest(State(np.zeros((heads, features)), np.zeros((heads, heads))), task, attention)
     numeric = hessian_spectrum(task, attention, zero)
     difference = _expanded(derived) - _expanded(numeric)
     return within(
@@ -214,28 +218,25 @@ def _expanded(spectrum: Spectrum) -> Array:
     return np.sort(np.repeat(spectrum.eigenvalues, spectrum.multiplicities))
 
 
-def growth_check(task: Task, attention: Attention) -> Check | None:
+def growth_check(task: Task, attention: Attention) -> Check | str:
     """Exponent of the early flow against the derived growth rate of the fastest head displacement.
 
-    None where the origin is no saddle (mean signal, or biases and values that drift there) or has no
-    growing displacement.
+    A text says why, where there is nothing to compare: the origin is no saddle, or nothing grows there.
     """
     heads, features = attention.heads, task.prior.features
-    if np.abs(task.prior.mean).max(initial=0.0) > 0 or features == 0:
-        return None
+    if features == 0 or np.abs(task.prior.mean).max(initial=0.0) > 0:
+        return "with a mean signal, or none at all, the origin is no saddle"
     state = State(np.zeros((heads, features)), 1e-8 * np.eye(heads)).check(attention, features)
+    state = at_rest(state, task, attention)
     total = task.tokens * origin_attention(state, task, attention)
-    if state.v is not None and total != 0:
-        # Trained values start where all tokens' attention sums to one: they rest there at the origin.
-        state, total = replace(state, v=state.v / total), 1.0
     if attention.parameters and abs(total - 1) > 1e-9:
-        return None
+        return "biases or values drift at the origin"
     moments, axes = feature_axes(task)
     leading = int(np.argmax(moments))
     mean, difference, _, _ = origin_eigenvalues(state, task, attention, float(moments[leading]))
     rate = -(difference if heads > 1 else mean)
     if rate <= SLOWEST:
-        return None
+        return "no displacement that was tried grows at the origin"
     along = np.zeros(heads)
     along[:2] = (1.0, -1.0)[:heads]
     state = replace(state, m=1e-4 * np.outer(along, axes[:, leading]))

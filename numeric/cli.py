@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import resources
 from pathlib import Path
 
 from numeric import commands
@@ -64,7 +65,9 @@ def _dispatch(argv: list[str]) -> int:
     if argv[:1] == ["derive"]:
         from derive.__main__ import main as derive
 
-        return derive(argv[1:])
+        # The examples' names stand for their files here, too.
+        folder = resources.files("numeric") / "examples"
+        return derive([str(folder / f"{x}.toml") if x in EXAMPLES else x for x in argv[1:]])
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.version:
@@ -127,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         "loss",
         "exact population loss and its gradient",
         f"{start} The gradient is dE/dm (heads x features), dE/dr (heads x heads; dE = tr(G dr)) "
-        "and, where biases are trained, dE/db (heads).",
+        "and, where they are trained, dE/db and dE/dv (heads).",
         "loss two-features --json",
     )
     loss.add_argument(
@@ -148,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=("origin", "state"),
         default="origin",
         help="origin: in closed form (default); state: at the file's [state], else a random "
-        "initial one, by differences of the exact gradient",
+        "initial one. Biases and values are held fixed",
     )
     flow = add(
         "flow",

@@ -42,14 +42,17 @@ def loss(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
     ]
     for name, values in gradient.items():
         lines += [f"dE/d{name}", array2string(values, max_line_width=100, threshold=200)]
-    entries = {"loss": loss.value, "error": loss.error, "gradient": gradient}
+    entries = {
+        **{"loss": loss.value, "error": loss.error, "method": loss.method},
+        **{"gradient": gradient, "gradient_error": loss.gradient_error},
+    }
     return entries, lines, lambda plots: plots.loss_figure(loss)
 
 
 def spectrum(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Result:
     from numeric.spectrum import hessian_spectrum
 
-    state, words = (None, "at the origin") if given.at == "origin" else _start(experiment)
+    state, words = _origin(experiment) if given.at == "origin" else _start(experiment)
     found = hessian_spectrum(experiment.task, experiment.attention, state)
     lines = [words]
     if state is None and experiment.task.prior.mean.any():
@@ -79,7 +82,8 @@ def flow(experiment: "Experiment", _: argparse.Namespace, progress: Progress) ->
         progress=partial(progress, "flow"),
     )
     norms = np.linalg.norm(path.m, axis=1)
-    course = _course({"tau": path.tau, "loss": path.loss}, norms, None)
+    columns = {"tau": path.tau, "loss": path.loss} | _ranges(path.b, path.v)
+    course = _course(columns, norms, None)
     lines = [words, f"kappa = {path.kappa:g}: {path.status}", "", *course, ""]
     for f, passage in enumerate(path.first_passage[:_COLUMNS], start=1):
         when = f"at tau = {passage:.6g}" if math.isfinite(passage) else "not reached"
@@ -89,9 +93,12 @@ def flow(experiment: "Experiment", _: argparse.Namespace, progress: Progress) ->
         for x in path.excursions
     ]
     noise = f", of kappa V {path.noise_error:.1e}" if path.kappa else ""
-    lines.append(f"error of the loss {path.loss_error:.1e}{noise}")
+    lines.append(
+        f"error of the loss {path.loss_error:.1e}, of its gradient {path.gradient_error:.1e}{noise}"
+    )
     names = (
         *("tau", "loss", "m", "r", "first_passage", "status"),
+        *("loss_error", "gradient_error", "noise_error"),
         *experiment.attention.parameters,
     )
     entries = {name: getattr(path, name) for name in names}
@@ -157,7 +164,9 @@ def sgd(experiment: "Experiment", _: argparse.Namespace, progress: Progress) -> 
     entries |= {name: getattr(runs, name) for name in ("dimension", "batch", "step", "kappa")}
     entries["runs"] = len(runs.m)
     norms, errors = _mean_and_error(np.linalg.norm(runs.m, axis=2))
-    course = _course({"tau": runs.tau, "samples": runs.samples}, norms, errors)
+    means = (None if x is None else x.mean(axis=0) for x in (runs.b, runs.v))
+    columns = {"tau": runs.tau, "samples": runs.samples} | _ranges(*means)
+    course = _course(columns, norms, errors)
     how = (
         f"D = {runs.dimension}, step = {runs.step:.6g}, batch = {runs.batch}, "
         f"kappa = {runs.kappa:.6g}; means over {len(runs.m)} runs, with standard errors"
@@ -174,14 +183,39 @@ def _start(experiment: "Experiment") -> "tuple[State, str]":
     return start_of(experiment), random if experiment.state is None else "state: the file's"
 
 
+def _origin(experiment: "Experiment") -> "tuple[None, str]":
+    """Return no state, and words for the origin."""
+    from numpy import zeros
+
+    from numeric.origin import at_rest
+    from numeric.task import State
+
+    attention, features = experiment.attention, experiment.task.prior.features
+    zero = State(zeros((attention.heads, features)), zeros((attention.heads,) * 2))
+    rest = at_rest(zero, experiment.task, attention)
+    given = [f"{name} = {getattr(rest, name)[0]:.6g}" for name in attention.parameters]
+    words = " and ".join(given)
+    return None, f"at the origin, where {words} rest" if given else "at the origin"
+
+
 def _mean_and_error(values: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[Any]]":
     """Mean over the first axis and its standard error, NaN where there is one run only."""
     count, mean = len(values), values.mean(axis=0)
     return mean, values.std(axis=0, ddof=1) / math.sqrt(count) if count > 1 else mean * math.nan
 
 
+def _ranges(b: "NDArray[Any] | None", v: "NDArray[Any] | None") -> dict[str, Any]:
+    """Columns with the least and largest bias and value (n, H) at each time."""
+    given = {"b": b, "v": v}
+    return {
+        f"{name}, least to largest": [f"{x.min():.4f} to {x.max():.4f}" for x in values]
+        for name, values in given.items()
+        if values is not None
+    }
+
+
 def _course(
-    columns: "dict[str, NDArray[Any]]", norms: "NDArray[Any]", errors: "NDArray[Any] | None"
+    columns: "dict[str, Any]", norms: "NDArray[Any]", errors: "NDArray[Any] | None"
 ) -> list[str]:
     """Table of a time course: at most `_ROWS` evenly spread times, with both ends."""
     count, shown = len(norms), range(min(norms.shape[1], _COLUMNS))
@@ -190,7 +224,10 @@ def _course(
         margins = ["" if errors is None else f" +- {errors[i, f]:.1e}" for f in shown]
         rows.append(
             [
-                *(f"{column[i]:.9g}" for column in columns.values()),
+                *(
+                    x if isinstance(x := column[i], str) else f"{x:.9g}"
+                    for column in columns.values()
+                ),
                 *(f"{norms[i, f]:.6f}{margins[f]}" for f in shown),
             ]
         )

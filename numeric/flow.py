@@ -48,7 +48,7 @@ class Excursion:
     drop: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Flow:
     """A solution of the flow.
 
@@ -90,6 +90,14 @@ class Flow:
     def states(self) -> State:
         """All states as one batch."""
         return State(self.m, self.r, self.b, self.v)
+
+    def __repr__(self) -> str:
+        heads, features = self.m.shape[1:]
+        return (
+            f"<Flow of {heads} heads, {features} features, kappa = {self.kappa:g}: tau = "
+            f"{self.tau[0]:g} to {self.tau[-1]:g}, loss {self.loss[0]:.6g} to {self.loss[-1]:.6g}, "
+            f"{self.status}>"
+        )
 
 
 def integrate_flow(
@@ -150,9 +158,7 @@ def integrate_flow(
     rtol = real_number("rtol", rtol, positive=True)
     if method not in METHODS:
         raise InputError("method", method, "one of " + ", ".join(METHODS))
-    state = state.check(attention, task.prior.features)
-    if state.batch_shape:
-        raise InputError("state", f"a batch of shape {state.batch_shape}", "one state")
+    state = state.single(attention, task.prior.features)
     pack = _Packing(state, kappa)
 
     frozen = False

@@ -90,7 +90,7 @@ def loss_hessian(state: State, task: Task, attention: Attention, tol: float = 1e
     `derive.task` sections 1 and 4: derivatives act under the race integrals.
     """
     tol = real_number("tol", tol, positive=True)
-    state = _one(state, task, attention)
+    state = state.single(attention, task.prior.features)
     if attention.kernel.NORMALIZATION == "pooled":
         raise InputError("attention", attention.name, "weights that are not pooled over heads")
     matrix, (error,) = refine(
@@ -100,13 +100,17 @@ def loss_hessian(state: State, task: Task, attention: Attention, tol: float = 1e
         1 - np.log10(tol),
         LEAST_DIGITS,
         MOST_DIGITS,
+        lambda matrix: max(1.0, float(np.linalg.norm(matrix, 2))),
     )
     return LossHessian(matrix, error + ROUNDOFF * float(np.linalg.norm(matrix, 2)))
 
 
 def factor_hessian(state: State, task: Task, attention: Attention) -> FactorHessian:
-    """Return the Hessian in (m, rho) at one state, and along the other residual dimensions."""
-    state = _one(state, task, attention)
+    """Return the Hessian in (m, rho) at one state, and along the other residual dimensions.
+
+    Biases and values are held fixed. Pooled weights: by differences of the exact gradient.
+    """
+    state = state.single(attention, task.prior.features)
     rho = factor(state.r)
     if attention.kernel.NORMALIZATION == "pooled":
         return _differenced(state, rho, task, attention)
@@ -140,16 +144,9 @@ def factor(r: Array) -> Array:
     return axes[:, kept] * sigma[kept]
 
 
-def _one(state: State, task: Task, attention: Attention) -> State:
-    state = state.check(attention, task.prior.features)
-    if state.batch_shape:
-        raise InputError("state", f"a batch of shape {state.batch_shape}", "one state")
-    return state
-
-
 def _exact(state: State, task: Task, attention: Attention, digits: float) -> Array:
     kernel, heads, features = attention.kernel, attention.heads, task.prior.features
-    if task.tokens == 1 and kernel.NORMALIZATION != "none" and not kernel.BACKGROUND:
+    if attention.ignores_scores(task.tokens):
         return np.zeros((heads * (features + heads),) * 2)
     null, relevant = token_laws(state, task, attention)
     unit = np.eye(features)
@@ -159,8 +156,7 @@ def _exact(state: State, task: Task, attention: Attention, digits: float) -> Arr
         for weight, mean, covariance in zip(*task.prior.components(), strict=True)
         if weight > 0
     ]
-    bias = np.zeros(heads) if state.b is None else state.b
-    values = np.full(heads, attention.value) if state.v is None else state.v
+    bias, values = state.biases_and_values(attention)
     tokens = float(task.tokens)
     return curvature(state.m, null, relevant, moments, bias, kernel, tokens, values, digits)
 

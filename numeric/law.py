@@ -126,6 +126,8 @@ def weight_of(kernel: Kernels, scores: Array, bias: Array, order: int = 2) -> tu
         bad = bad | ~np.isfinite(x)
     if bad.any():
         at = np.broadcast_to(scores, bad.shape)[bad][0]
-        kind = "finite" if kernel.NORMALIZATION == "none" else "finite and positive"
-        raise QuadratureError(f"activation: the weight is not {kind} and smooth at chi = {at:.6g}")
+        kind = "finite" if kernel.NORMALIZATION == "none" else "positive and finite"
+        raise QuadratureError(
+            f"activation: found a weight that is not {kind}, or not smooth, at chi = {at:.6g}"
+        )
     return (value, *ratios)

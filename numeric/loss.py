@@ -1,9 +1,9 @@
 """Exact population loss and its gradient, with an error.
 
 ``E = 1 - 2 A + B`` (`derive.task` section 1) by race integrals, or by plain moments of the scores where
-weights are not normalized. Nothing is sampled unless a pooled
-activation has more score dimensions than a product rule can cover; then the token's Gaussian is
-integrated by randomized quasi-Monte Carlo and the standard error is part of the reported one.
+weights are not normalized. Nothing is sampled unless a pooled activation has more score dimensions
+than a product rule can cover; then the token's Gaussian is integrated by randomized quasi-Monte Carlo,
+and the sampling error is part of the reported one.
 """
 
 from contextlib import nullcontext, suppress
@@ -49,6 +49,9 @@ class Loss:
         Estimate of the largest absolute error of a gradient entry.
     method : str
         ``"quadrature"``, or ``"quasi-Monte Carlo"``.
+    scale : float
+        Size of the terms that cancel in the value, of order one for normalized weights: no digit
+        below 1e-15 of it is known.
     """
 
     value: float | Array
@@ -59,6 +62,7 @@ class Loss:
     v: Array | None
     gradient_error: float | Array
     method: str
+    scale: float | Array = 1.0
 
 
 def population_loss(state: State, task: Task, attention: Attention, tol: float = 1e-8) -> Loss:
@@ -84,7 +88,8 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
     InputError
         If the state does not fit the task and the attention, or `tol` is not positive.
     QuadratureError
-        If the scores are so spread that no affordable rule reaches even four digits.
+        If the scores are so spread that no affordable rule resolves them. One that can be afforded, but
+        is not fine enough, shows in the error.
 
     Notes
     -----
@@ -113,7 +118,13 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
     result = None
     with suppress(QuadratureError) if pooled else nullcontext():
         fine, (error, gradient_error) = refine(
-            at, distances, tol, 1 - np.log10(tol), LEAST_DIGITS, MOST_DIGITS
+            at,
+            distances,
+            tol,
+            1 - np.log10(tol),
+            LEAST_DIGITS,
+            MOST_DIGITS,
+            lambda loss: float(loss.scale),
         )
         result = replace(
             fine,
@@ -176,10 +187,8 @@ def _evaluate(
     net_size: int,
 ) -> Loss:
     kernel, heads = attention.kernel, attention.heads
-    v = np.full(heads, attention.value) if state.v is None else state.v
-    bias = np.zeros(heads) if state.b is None else state.b
-    if task.tokens == 1 and kernel.NORMALIZATION != "none" and not kernel.BACKGROUND:
-        # The one token has all the weight of every head.
+    bias, v = state.biases_and_values(attention)
+    if attention.ignores_scores(task.tokens):
         excess = 0.0 if kernel.NORMALIZATION == "pooled" else float(v.sum()) - 1
         return Loss(
             excess**2,
@@ -207,6 +216,7 @@ def _evaluate(
             in_v if "v" in kernel.PARAMETERS else None,
             rounding,
             "quadrature",
+            size,
         )
 
     if kernel.NORMALIZATION != "pooled":
@@ -313,7 +323,7 @@ def gradient_distance(a: Loss, b: Loss) -> float:
 def _no_losses(state: State) -> Loss:
     """The losses of an empty batch."""
     none = np.zeros(state.batch_shape)
-    return Loss(none, none, state.m, state.r, state.b, state.v, none, "quadrature")
+    return Loss(none, none, state.m, state.r, state.b, state.v, none, "quadrature", none)
 
 
 def _stacked(results: list[Loss], shape: tuple[int, ...]) -> Loss:
@@ -324,6 +334,6 @@ def _stacked(results: list[Loss], shape: tuple[int, ...]) -> Loss:
     methods = {result.method for result in results}
     parts: dict[str, Any] = {
         name: None if getattr(results[0], name) is None else gather(name)
-        for name in ("value", "error", *GRADIENT, "gradient_error")
+        for name in ("value", "error", *GRADIENT, "gradient_error", "scale")
     }
     return Loss(**parts, method=" and ".join(sorted(methods)))

@@ -16,6 +16,7 @@ from numeric._generated import noise
 from numeric.activation import Kernels
 from numeric.errors import InputError
 from numeric.law import Law, token_laws, weight_of
+from numeric.origin import at_rest
 from numeric.pooled import pooled_time, product_rules
 from numeric.quadrature import (
     Array,
@@ -74,16 +75,12 @@ def noise_matrix(
     -----
     `derive.task` section 3. The limit D -> infinity is taken: tokens are orthonormal.
     """
-    state = state.check(attention, task.prior.features)
-    if state.batch_shape:
-        raise InputError("state", f"a batch of shape {state.batch_shape}", "one state")
+    state = state.single(attention, task.prior.features)
     net_size = 2 ** int(np.log2(whole_number("net_size", net_size, 2)))
     heads, tokens, kernel = attention.heads, task.tokens, attention.kernel
-    if tokens == 1 and kernel.NORMALIZATION != "none" and not kernel.BACKGROUND:
-        # The one token has all the weight.
+    if attention.ignores_scores(tokens):
         return np.zeros((heads, heads)), np.zeros((heads, heads))
-    bias = np.zeros(heads) if state.b is None else state.b
-    value = np.full(heads, attention.value) if state.v is None else state.v
+    bias, value = state.biases_and_values(attention)
     layer = _Layer(*token_laws(state, task, attention), bias, value, kernel, float(tokens))
     if kernel.NORMALIZATION == "per-head" and heads > 1:
         return _averaged(layer.over_all_scores(tokens, net_size))
@@ -279,6 +276,7 @@ def initial_state(task: Task, attention: Attention, eta: float, dimension: int, 
     Returns
     -------
     State
+        Biases are zero; trained values are equal, and rest at the origin (`numeric.origin`).
 
     Raises
     ------
@@ -302,4 +300,4 @@ def initial_state(task: Task, attention: Attention, eta: float, dimension: int, 
     overlap = scale * np.atleast_2d(
         wishart.rvs(dimension - features, np.eye(heads), random_state=rng)
     )
-    return State(m, (overlap + overlap.T) / 2).check(attention, features)
+    return at_rest(State(m, (overlap + overlap.T) / 2), task, attention)

@@ -4,7 +4,7 @@
 written in the order parameters, head by head.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import logsumexp
@@ -81,6 +81,28 @@ def origin_attention(state: State, task: Task, attention: Attention) -> float:
     return float(at.value @ at.share)
 
 
+def at_rest(state: State, task: Task, attention: Attention) -> State:
+    """Scale trained values so that nothing trained beside the keys drifts at m = 0, r = 0.
+
+    Parameters
+    ----------
+    state : State
+        One state; without trained values, or if all vanish, it is returned as it is.
+    task : Task
+    attention : Attention
+
+    Returns
+    -------
+    State
+        All tokens' attention sums to one at the origin.
+    """
+    state = state.check(attention, task.prior.features)
+    total = task.tokens * origin_attention(state, task, attention)
+    if state.v is None or not 0 < abs(total) < np.inf:
+        return state
+    return replace(state, v=state.v / total)
+
+
 def origin_eigenvalues(
     state: State, task: Task, attention: Attention, nu: float
 ) -> tuple[float, float, float, float]:
@@ -114,17 +136,14 @@ class _Origin:
     def __init__(self, state: State, task: Task, attention: Attention) -> None:
         kernel, heads = attention.kernel, attention.heads
         pooled = kernel.NORMALIZATION == "pooled"
-        bias = np.zeros(heads) if state.b is None else state.b
+        bias, values = state.biases_and_values(attention)
         weight, first, second, _ = kernel.weight_functions_2(np.zeros(heads), bias)
         share = _shares(weight, kernel, task.tokens)
         scale = np.ones(heads) if kernel.NORMALIZATION == "none" else share
         self.slope, self.curvature = scale * first, scale * second / 2
         self.together = np.ones((1, heads)) if pooled else np.eye(heads)
         self.share = self.together @ share
-        if pooled:
-            self.value = np.ones(1)
-        else:
-            self.value = np.full(heads, attention.value) if state.v is None else state.v
+        self.value = np.ones(1) if pooled else values
 
 
 def _shares(weight: Array, kernel: Kernels, tokens: int) -> Array:

@@ -19,6 +19,7 @@ def refine(
     digits: float,
     least: float,
     most: float,
+    scale: Callable[[T], float] = lambda _: 1.0,
 ) -> tuple[T, tuple[float, ...]]:
     """Raise the digits of a computation until its estimated error is small enough.
 
@@ -35,6 +36,8 @@ def refine(
         Digits to begin with; they are lowered where they are out of reach.
     least, most : float
         Fewest and most digits.
+    scale : callable
+        Size of the sums that a result is made of: digits count from there.
 
     Returns
     -------
@@ -60,7 +63,8 @@ def refine(
         coarse, middle, fine = steps[-3:]
         changes = zip(distances(coarse, middle), distances(middle, fine), strict=True)
         # Rules of few nodes may be the same at several numbers of digits.
-        errors = tuple(max(extrapolated_error(*pair), 10.0**-digits) for pair in changes)
+        floor = scale(fine) * 10.0**-digits
+        errors = tuple(max(extrapolated_error(*pair), floor) for pair in changes)
         if errors[0] <= tol or digits >= most:
             return fine, errors
         digits = min(digits + STEP, most)

@@ -184,6 +184,8 @@ def _markdown(report: "Report") -> str:
             f"| {c.name} | {c.value:.6g} | {c.expected:.6g} | {c.error:.2g} | {z} | "
             f"{'yes' if c.passed else '**no**'} |"
         )
+    if report.no_growth:
+        lines += ["", f"No growth rate was compared with the early flow: {report.no_growth}."]
     return "\n".join(lines) + "\n"
 
 

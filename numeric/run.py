@@ -7,6 +7,7 @@ Derivation, exact loss, spectrum, flow and finite-D SGD are computed, compared (
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,8 @@ class Report:
         Time up to which SGD is compared with the flow.
     bayes : Risk
     checks : tuple of Check
+    no_growth : str
+        Why no growth rate was compared with the early flow, or empty.
     seconds : float
     """
 
@@ -66,6 +69,7 @@ class Report:
     compared_until: float
     bayes: Risk
     checks: tuple[Check, ...]
+    no_growth: str
     seconds: float
 
     @property
@@ -116,14 +120,22 @@ def run_experiment(
     OSError
         If the folder cannot be written.
     """
-    from numeric.report import write_report
-
     _check(experiment)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=out):
         pass  # a folder that cannot be written is found now
     # A summary is the last file that a run writes: one that is there is of a complete run.
     (out / "summary.json").unlink(missing_ok=True)
+    try:
+        return _run(experiment, out, progress)
+    finally:
+        with suppress(OSError):  # what could not be computed leaves no empty folder
+            out.rmdir()
+
+
+def _run(experiment: Experiment, out: Path, progress: Progress) -> Report:
+    from numeric.report import write_report
+
     started = time.perf_counter()
     task, attention = experiment.task, experiment.attention
     state = start_of(experiment)
@@ -142,7 +154,7 @@ def run_experiment(
     total = 3 + entries * (len(compared.tau) - 1)
     found = [checks.expansion_check(state, task, attention), checks.spectrum_check(task, attention)]
     growth = checks.growth_check(task, attention)
-    if growth is not None:
+    if isinstance(growth, Check):
         found.append(growth)
     progress("checks", 0.5)
     found += checks.loss_checks(
@@ -160,6 +172,7 @@ def run_experiment(
         float(compared.tau[-1]),
         risk,
         tuple(found),
+        growth if isinstance(growth, str) else "",
         time.perf_counter() - started,
     )
     progress("report", 0.0)

@@ -40,7 +40,7 @@ MOST_SAMPLES = 2**53
 PROGRESS_EVERY = 0.1  # seconds
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SGDRuns:
     """Order parameters of independent runs of stochastic gradient descent.
 
@@ -70,6 +70,13 @@ class SGDRuns:
     batch: int
     step: float
     seed: int
+
+    def __repr__(self) -> str:
+        runs, _, heads, features = self.m.shape
+        return (
+            f"<SGDRuns: {runs} runs of {heads} heads, {features} features, D = {self.dimension}, "
+            f"kappa = {self.kappa:g}, tau up to {self.tau[-1]:g}>"
+        )
 
 
 def run_sgd(
@@ -129,10 +136,8 @@ def run_sgd(
     `SIGNALS` samples cover, then the tokens of those steps in order, and so on.
     """
     features = task.prior.features
-    state = state.check(attention, features)
+    state = state.single(attention, features)
     least = features + attention.heads
-    if state.batch_shape:
-        raise InputError("state", state.m, "a single state, m in shape (heads, features)")
     dimension = whole_number("dimension", dimension, 1)
     if dimension < least:
         raise InputError("dimension", dimension, f"at least features + heads = {least}")
@@ -319,7 +324,9 @@ class _Block:
         if not all(np.isfinite(value).all() for value in values):
             step = self.descent.step
             where = f"tau = {step * self.done:.6g}, after {self.done} steps of size {step:.6g}"
-            raise SimulationError(f"a run has diverged by {where}: take a smaller step")
+            raise SimulationError(
+                f"a run has diverged by {where}: take a smaller step (or kappa, or a larger dimension)"
+            )
 
 
 class _Progress:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numeric.errors import InputError
 from numeric.hessian import factor_hessian
-from numeric.origin import origin_eigenvalues
+from numeric.origin import at_rest, origin_eigenvalues
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
 
@@ -54,7 +53,8 @@ def hessian_spectrum(task: Task, attention: Attention, state: State | None = Non
     task : Task
     attention : Attention
     state : State, optional
-        One state, m (H, F), r (H, H). Biases are held fixed.
+        One state, m (H, F), r (H, H). Biases and values are held fixed; at the origin they are those of
+        `numeric.origin.at_rest`, b = 0 and equal v.
 
     Returns
     -------
@@ -75,9 +75,7 @@ def hessian_spectrum(task: Task, attention: Attention, state: State | None = Non
     """
     if state is None:
         return _at_origin(task, attention)
-    state = state.check(attention, task.prior.features)
-    if state.batch_shape:
-        raise InputError("state", f"a batch of shape {state.batch_shape}", "one state")
+    state = state.single(attention, task.prior.features)
     return _at_state(task, attention, state)
 
 
@@ -93,7 +91,7 @@ def feature_axes(task: Task) -> tuple[Array, Array]:
 def _at_origin(task: Task, attention: Attention) -> Spectrum:
     moments, _ = feature_axes(task)
     heads, features = attention.heads, task.prior.features
-    zero = State(np.zeros((heads, features)), np.zeros((heads, heads))).check(attention, features)
+    zero = at_rest(State(np.zeros((heads, features)), np.zeros((heads, heads))), task, attention)
     rows: list[tuple[float, int, str]] = []
     for f, nu in enumerate(moments, start=1):
         mean, difference, _, _ = origin_eigenvalues(zero, task, attention, float(nu))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numeric.activation import Kernels, kernels_of
-from numeric.errors import InputError
+from numeric.errors import InputError, Verbatim
 from numeric.prior import Prior
 from numeric.validate import (
     ByValue,
@@ -89,6 +89,11 @@ class Attention:
     def value(self) -> float:
         """Head value v_h unless values are given."""
         return 1 / self.heads if self.kernel.AVERAGED else 1.0
+
+    def ignores_scores(self, tokens: int) -> bool:
+        """Whether weights are one whatever the scores: there is one token, and it takes all."""
+        kernel = self.kernel
+        return tokens == 1 and kernel.NORMALIZATION != "none" and not kernel.BACKGROUND
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,3 +188,22 @@ class State(ByValue):
             if value is None and trained:
                 missing[name] = np.full(self.m.shape[:-1], initial)
         return replace(self, **missing)
+
+    def single(self, attention: Attention, features: int) -> "State":
+        """Check and complete one state; see `check`.
+
+        Raises
+        ------
+        InputError
+            Also for a batch of states.
+        """
+        if self.batch_shape:
+            found = Verbatim(f"a batch of shape {self.batch_shape}")
+            raise InputError("state", found, "one state")
+        return self.check(attention, features)
+
+    def biases_and_values(self, attention: Attention) -> tuple[FloatArray, FloatArray]:
+        """Return b and v (H,) of one state: zeros and the layer's `value` where it has none."""
+        heads = attention.heads
+        b = np.zeros(heads) if self.b is None else self.b
+        return b, np.full(heads, attention.value) if self.v is None else self.v

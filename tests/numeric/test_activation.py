@@ -16,7 +16,7 @@ import scipy.special
 import numeric
 from derive.attention import ACTIVATIONS as DEFINITIONS
 from derive.user import user_attention
-from numeric import Attention, DiscretePrior, State, Task, population_loss
+from numeric import Attention, DiscretePrior, State, Task, isotropic, population_loss
 from numeric._generated import ACTIVATIONS
 from numeric.activation import Definition, UserActivation, kernels_of
 from numeric.errors import InputError, QuadratureError
@@ -69,6 +69,23 @@ def test_built_in_activations_written_by_a_user(name: str) -> None:
     assert (own.parameters, own.value) == (Attention(name, 2).parameters, Attention(name, 2).value)
     first, second = losses_of(state, Attention(name, 2), own)
     assert apart(first, second) < 1e-12
+
+
+@pytest.mark.parametrize(("slope", "tokens"), [(4, 5), (0.25, 5), (4, 10**5)])
+def test_a_steeper_exponential_is_softmax_of_larger_keys(slope: float, tokens: int) -> None:
+    """``exp(k chi)`` at (m/k, r/k^2) is softmax at (m, r), derivatives by the chain rule."""
+    state = random_state(np.random.default_rng(8), LAYERS["softmax"], 2, 2)
+    scaled = State(state.m / slope, state.r / slope**2)
+    task = Task(tokens, isotropic(2, 2.0))
+    own = Attention(user(f"exp({slope} * chi)", "per-head"), 2)
+    softmax = population_loss(state, task, Attention("softmax", 2))
+    steep = population_loss(scaled, task, own)
+    margin = steep.error + softmax.error
+    assert margin < 2e-8
+    assert abs(steep.value - softmax.value) <= margin
+    margin = steep.gradient_error + slope**2 * softmax.gradient_error
+    assert np.abs(steep.m - slope * softmax.m).max() <= margin
+    assert np.abs(steep.r - slope**2 * softmax.r).max() <= margin
 
 
 OWN: dict[str, tuple[tuple[Any, ...], Layer]] = {
@@ -255,7 +272,7 @@ def test_a_normalized_weight_must_be_positive(weight: str, normalization: str) -
     """Where it is not, one line says so and names a score."""
     state = State(0.3 * np.eye(2), 0.1 * np.eye(2))
     with pytest.raises(
-        QuadratureError, match=r"^activation: .* not finite and positive .* chi = -"
+        QuadratureError, match=r"^activation: .* not positive and finite, .* chi = -"
     ):
         population_loss(state, TASK, Attention(user(weight, normalization), 2))
     # Where nothing is divided it may be.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
-from sympy import exp
+from sympy import Expr, exp
 
 import numeric.checks as checks
 from derive.attention import Attention as Definition
@@ -12,6 +12,7 @@ from numeric import Attention, DiscretePrior, GaussianPrior, State, Task, isotro
 from numeric._generated import ACTIVATIONS as KERNELS
 from numeric._generated import order_parameters
 from numeric.bayes import Risk
+from numeric.checks import Check
 from numeric.flow import Flow, integrate_flow
 from numeric.loss import evaluate, population_loss
 from numeric.sgd import SGDRuns
@@ -179,7 +180,7 @@ def test_perturbed_eigenvalues_are_seen(activation: str, monkeypatch: pytest.Mon
     """The spectrum and growth checks pass, and fail when the derived eigenvalues are 3 % off."""
     attention = Attention(activation, 2)
     growth = checks.growth_check(TASK, attention)
-    assert growth is not None
+    assert isinstance(growth, Check)
     assert growth.passed
     assert checks.spectrum_check(TASK, attention).passed
     kernel = KERNELS[activation]
@@ -191,38 +192,47 @@ def test_perturbed_eigenvalues_are_seen(activation: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(kernel, "origin_eigenvalues", perturbed)
     assert not checks.spectrum_check(TASK, attention).passed
     growth = checks.growth_check(TASK, attention)
-    assert growth is not None
+    assert isinstance(growth, Check)
     assert not growth.passed
 
 
 def test_growth_check_where_nothing_grows() -> None:
     mean_signal = Task(5, GaussianPrior([1.0], [[1.0]]))
-    assert checks.growth_check(mean_signal, Attention("softmax", 2)) is None
-    assert checks.growth_check(Task(5, isotropic(0, 1.0)), Attention("softmax", 2)) is None
+    assert "mean" in str(checks.growth_check(mean_signal, Attention("softmax", 2)))
+    assert isinstance(checks.growth_check(Task(5, isotropic(0, 1.0)), Attention("softmax", 2)), str)
     # One head: only the mean, which needs nu (1 - 3/L) > 1. Two tokens: softmax differences rest.
-    assert checks.growth_check(Task(5, isotropic(1, 1.0)), Attention("softmax", 1)) is None
-    assert checks.growth_check(Task(2, isotropic(1, 4.0)), Attention("softmax", 2)) is None
+    assert isinstance(checks.growth_check(Task(5, isotropic(1, 1.0)), Attention("softmax", 1)), str)
+    assert isinstance(checks.growth_check(Task(2, isotropic(1, 4.0)), Attention("softmax", 2)), str)
     one_head = checks.growth_check(Task(5, isotropic(1, 4.0)), Attention("softmax", 1))
-    assert one_head is not None
+    assert isinstance(one_head, Check)
     assert one_head.expected == pytest.approx(2 / 5 * 4 / 5 * (4 * 2 / 5 - 1))
     assert one_head.passed
+
+
+@pytest.mark.parametrize(
+    ("weight", "normalization"),
+    [(1 / (1 + exp(-6 * chi)), "per-head"), (exp(4 * chi), "per-head"), (0.01 + chi**2, "none")],
+)
+def test_expansion_of_a_steep_weight(weight: Expr, normalization: str) -> None:
+    attention = Attention(Definition("steep", weight, normalization), 2)
+    assert checks.expansion_check(STATE, TASK, attention).passed
 
 
 @pytest.mark.parametrize("activation", ["linear", "erf"])
 def test_growth_check_of_a_weight_without_curvature(activation: str) -> None:
     """Without a mean signal only a curved weight tells the relevant token from the others."""
     attention = Attention(activation, 2)
-    assert checks.growth_check(TASK, attention) is None
+    assert isinstance(checks.growth_check(TASK, attention), str)
     assert checks.spectrum_check(TASK, attention).passed
 
 
 def test_growth_check_of_biases_that_drift() -> None:
     """Without trained values nothing makes the attention of all tokens sum to one."""
     curved = Definition("curved", exp(b + chi), "none", trained=("b",))
-    assert checks.growth_check(TASK, Attention(curved, 2)) is None
+    assert isinstance(checks.growth_check(TASK, Attention(curved, 2)), str)
     resting = Definition("curved", exp(b + chi), "none", trained=("b", "v"))
     growth = checks.growth_check(TASK, Attention(resting, 2))
-    assert growth is not None
+    assert isinstance(growth, Check)
     assert growth.passed
     # dE/dw'' with w'' = w, all tokens' attention being 1/L: (2 / H L) (1 - 1/L) nu.
     assert growth.expected == pytest.approx(2 / 10 * (1 - 1 / 5) * 4)

@@ -97,7 +97,8 @@ def patch(monkeypatch: Patch, name: str, value: object) -> None:
 def test_loss_and_risk_in_json(tiny: Path, capsys: Capture) -> None:
     found = entries(capsys, "loss", tiny)
     loss = population_loss(*parts(tiny))
-    assert (found["loss"], found["error"]) == (loss.value, loss.error) and len(found) == 3
+    assert (found["loss"], found["error"]) == (loss.value, loss.error)
+    assert (found["method"], found["gradient_error"]) == (loss.method, loss.gradient_error)
     assert list(found["gradient"]) == ["m", "r", "b"]
     for name, values in found["gradient"].items():
         assert np.array_equal(values, getattr(loss, name))
@@ -146,7 +147,12 @@ def test_spectrum_in_json(at: str, tiny: Path, capsys: Capture) -> None:
 def test_flow_in_json(tiny: Path, capsys: Capture) -> None:
     found = entries(capsys, "flow", tiny)
     expected = integrate_flow(*parts(tiny), 2.0)
-    assert set(found) == {"tau", "loss", "m", "r", "b", "first_passage", "excursions", "status"}
+    errors = {"loss_error", "gradient_error", "noise_error"}
+    assert set(found) - errors == {
+        *("tau", "loss", "m", "r", "b"),
+        *("first_passage", "excursions", "status"),
+    }
+    assert all(found[name] == getattr(expected, name) for name in errors)
     for name in ("tau", "loss", "m", "r", "b", "first_passage"):
         assert np.array_equal(found[name], getattr(expected, name)), name
     assert (found["first_passage"], found["excursions"]) == ([0.0], [])

@@ -67,6 +67,21 @@ def test_one_token_is_certain(name: str) -> None:
         assert loss.v == pytest.approx(np.full(2, 2 * (total - 1)))
 
 
+@pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8, 1e-12])
+@pytest.mark.parametrize("tokens", [10, 10**6])
+def test_error_counts_from_the_size_of_the_sums(tokens: int, tol: float) -> None:
+    """Nothing normalizes erf weights: the loss grows with L, and so do rounding and truncation."""
+    # The normal distribution function's first two moments at scores of law N(0, q), in closed form:
+    # w = 2 Phi(x sqrt 2), E w^2 = 4 P(two such thresholds) = 1 + 2/pi asin(2 q / (1 + 2 q)).
+    m = 0.03
+    null, relevant = (1 + 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q)) for q in (m**2, 2 * m**2))
+    expected = 1 - 2 + relevant + (tokens - 1) * null
+    task = Task(tokens, isotropic(1, 1.0))
+    loss = population_loss(State([[m]], [[0.0]]), task, Attention("erf", 1), tol)
+    assert abs(loss.value - expected) <= loss.error + 1e-15 * expected
+    assert loss.error <= max(tol, 1e-13 * expected)
+
+
 @pytest.mark.parametrize("name", ["softmax-1", "linear", "erf"])
 def test_one_token_against_one_integral(name: str) -> None:
     """``E (1 - a)^2`` of one score, where a token alone is not certain."""

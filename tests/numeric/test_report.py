@@ -41,7 +41,9 @@ def report() -> Report:
     path = replace(path, excursions=(Excursion(0, 0.5, 0.25),))
     runs = run_sgd(state, task, attention, dimension=20, tau=[0.0, 0.5, 1.0], kappa=1.0, runs=3)
     spectrum, risk = hessian_spectrum(task, attention), Risk(0.4, 1e-7, "quadrature")
-    return Report(experiment, state, spectrum, path, path, runs, 1.0, risk, CHECKS, 1.25)
+    return Report(
+        experiment, state, spectrum, path, path, runs, 1.0, risk, CHECKS, "nothing grows", 1.25
+    )
 
 
 def strict(text: str) -> dict:
