@@ -20,9 +20,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "name",
         nargs="*",
-        metavar="NAME",
-        help="activations to print (default: all built-in ones): "
-        f"{', '.join(ACTIVATIONS)}, or an experiment file (.toml) with its own",
+        metavar="NAME|FILE",
+        help="what to print (default: all built-in activations): "
+        f"{', '.join(ACTIVATIONS)}, or the activation of an experiment file (.toml) or example",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(

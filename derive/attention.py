@@ -27,6 +27,8 @@ from derive.symbols import H, b, chi
 
 NORMALIZATIONS = ("none", "per-head", "pooled")
 SPECIALIZATION = "arXiv 2603.03993, section II"
+# Scores at which a weight's range is looked at.
+PROBES = [Rational(x, 4) for x in range(-80, 81)]
 # Least background; a weight can always be scaled.
 LEAST = Rational(1, 10**9)
 
@@ -96,9 +98,6 @@ class Attention:
             raise DeriveError(f"weight: found {self.weight}, expected a real function of chi")
         if chi not in self.weight.free_symbols:
             raise DeriveError(f"weight: found {self.weight}, expected an expression in chi")
-        somewhere = [self.weight.subs({chi: x, b: 0}).n() for x in (-2, Rational(-1, 3), 1, 3)]
-        if not any(value.is_real for value in somewhere):
-            raise DeriveError(f"weight: found {self.weight}, expected a real function of chi")
         number = background.is_number and background.is_real
         if not number or not (background == 0 or LEAST <= background <= 1 / LEAST):
             raise DeriveError(
@@ -118,6 +117,19 @@ class Attention:
             raise DeriveError(
                 f"trained: found {list(self.trained)}, expected 'b' exactly when the weight contains b"
             )
+        self._check_range()
+
+    def _check_range(self) -> None:
+        """Refuse a weight that is real nowhere, or normalized and somewhere negative."""
+        values = [(x, self.weight.subs({chi: x, b: 0}).n()) for x in PROBES]
+        if not any(value.is_real for _, value in values):
+            raise DeriveError(f"weight: found {self.weight}, expected a real function of chi")
+        for x, value in values:
+            if self.normalized and value.is_negative:
+                found = f"{float(value):.6g} at chi = {float(x):g}, b = 0"
+                raise DeriveError(
+                    f"weight: found {found}, expected what is normalized to be positive"
+                )
 
     @property
     def module(self) -> str:
@@ -154,7 +166,9 @@ class Attention:
         """Return the kernels as source: `numeric.Attention` takes a definition as its activation."""
         from derive.emit import activation_module, module_source  # emit needs the definitions
 
-        return module_source(activation_module(self))
+        return module_source(
+            activation_module(self), "Generated from a definition of the user's own."
+        )
 
     def derivatives(self, order: int) -> list[Expr]:
         """Return the first `order` derivatives in chi, and the first in b, of the weight.

@@ -1,32 +1,20 @@
 """A readable derivation: Markdown with LaTeX for people, plain text for terminals."""
 
-from collections.abc import Callable
-
-from sympy import Expr, Symbol, collect, exp, expand, factor, latex, solve, sstr, together
+from sympy import Symbol, collect, exp, expand, factor, latex, solve, sstr, together
 
 from derive.attention import Attention
 from derive.bayes import gaussian_log_weight
 from derive.errors import DeriveError
-from derive.expansion import INVARIANTS, OriginExpansion, expand_at_origin
+from derive.expansion import INVARIANTS, OriginExpansion, expand_at_origin, first
 from derive.hessian import sector_eigenvalues
 from derive.loss import ANY_WINS, RELEVANT_WINS, score_gradient
+from derive.loss import value as head_value
 from derive.single_head import owens_t, spike_loss, spike_minimum
 from derive.stable import written_out
-from derive.symbols import L, chi, nu_f, v
+from derive.symbols import L, nu_f, v
+from derive.writer import Writer
 
 FORMATS = ("latex", "text", "python")
-
-_LATEX_NAMES = {
-    "p_hl": "p_{h\\ell}",
-    "g_l": "\\gamma_\\ell",
-    "gbar_h": "\\bar\\gamma",
-    "v_h": "v_h",
-    "nu_f": "\\nu_f",
-    "mu_f": "\\mu_f",
-    "mean": "c",
-} | {str(symbol): text for symbol, text in INVARIANTS.items()}
-
-_TEXT_NAMES = {"g_l": "gamma_l", "gbar_h": "gbar", "mean": "c"}
 
 _SECTORS = {
     "mean": "all heads alike, along feature f",
@@ -58,7 +46,7 @@ def document(attention: Attention, form: str = "latex") -> str:
     """
     if form not in FORMATS[:2]:
         raise DeriveError(f"format: found {form!r}, expected one of {', '.join(FORMATS[:2])}")
-    write = _Writer(form)
+    write = Writer(form)
     expansion = expand_at_origin(attention)
     _weights(write, attention)
     _loss(write, attention)
@@ -75,10 +63,23 @@ def document(attention: Attention, form: str = "latex") -> str:
     return write.text()
 
 
-def _weights(write: "_Writer", attention: Attention) -> None:
+def _weights(write: "Writer", attention: Attention) -> None:
     write.title(f"{attention.name} attention")
     source = f"Reference: {attention.reference}. " if attention.reference else ""
     write.line(f"{source}Weights are {_NORMALIZED[attention.normalization]}.")
+    write.section("Task")
+    write.line(
+        "One of L tokens, the relevant one at a uniform position eps, carries a signal theta drawn from "
+        "a prior along F orthonormal hidden directions k*_f; z_l is standard normal in D dimensions. A "
+        "head h of H has a key k_h and scores the tokens; attention a_l predicts the relevant token."
+    )
+    write.raw(
+        "x_l = z_l + 1{l = eps} sum_f theta_f k*_f,  chi_hl = k_h.x_l,  m_hf = k_h.k*_f,  "
+        "r_hh' = (rho rho^T)_hh' = overlap of the keys' parts orthogonal to all k*_f",
+        r"x_\ell = z_\ell + 1_{\ell = \varepsilon}\sum_f\theta_f k^*_f,\qquad \chi_{h\ell} = k_h\cdot "
+        r"x_\ell,\qquad m_{hf} = k_h\cdot k^*_f,\qquad r = \rho\rho^{\mathsf T} = \left(k_h^\perp\cdot "
+        r"k_{h'}^\perp\right)_{hh'}",
+    )
     write.section("Attention weights")
     write.formula("w(chi, b)", r"w(\chi, b)", attention.weight)
     over, over_latex = "sum_l' w_hl'", r"\sum_{\ell'} w_{h\ell'}"
@@ -102,16 +103,19 @@ def _weights(write: "_Writer", attention: Attention) -> None:
         write.raw("a_l = sum_h v_h w_hl", r"a_\ell = \sum_h v_h w_{h\ell}")
     write.formula("v_h", "v_h", attention.value)
     if "v" in attention.trained:
-        write.line("This is where the values start; they are trained.")
+        write.line(
+            "These are the values of a state that gives none; they are trained. Random initial keys come "
+            "with values at rest, see the end of the section on the Hessian."
+        )
 
 
-def _loss(write: "_Writer", attention: Attention) -> None:
+def _loss(write: "Writer", attention: Attention) -> None:
     write.section("Population loss")
-    write.line("As D grows the tokens become orthonormal, and the loss is")
+    write.line("As D grows the tokens become orthonormal, and the loss E is (< > is an average)")
     write.raw(
-        "E = 1 - 2 A + B,  A = E a_eps,  B = E sum_l a_l^2",
-        r"E = 1 - 2A + B,\qquad A = \mathbb E\,a_\varepsilon,\qquad "
-        r"B = \mathbb E\sum_\ell a_\ell^2",
+        "E = 1 - 2 A + B,  A = <a_eps>,  B = <sum_l a_l^2>",
+        r"E = 1 - 2A + B,\qquad A = \langle a_\varepsilon\rangle,\qquad "
+        r"B = \Big\langle\sum_\ell a_\ell^2\Big\rangle",
     )
     pooled = attention.normalization == "pooled"
     if not pooled:
@@ -121,8 +125,8 @@ def _loss(write: "_Writer", attention: Attention) -> None:
         )
     if not attention.normalized:
         write.line(
-            "These are Gaussian moments of one token's weights (index 0: any other token, 1: the "
-            "relevant one):"
+            "These are Gaussian moments of one token's weights (E_0: average over any other token, E_1: "
+            "over the relevant one):"
         )
         write.raw(
             "A_h = E_1 w_h,  B_hh' = E_1 w_h w_h' + (L - 1) E_0 w_h w_h'",
@@ -158,19 +162,21 @@ def _loss(write: "_Writer", attention: Attention) -> None:
     )
 
 
-def _flow(write: "_Writer", attention: Attention) -> None:
+def _flow(write: "Writer", attention: Attention) -> None:
     write.section("Gradient and flow")
     write.line(
-        "For any function of a token's scores with law N(m mu, m S m^T + r), S = 1 + Sigma "
-        "for a component (mu, Sigma) of the prior and mu = 0, S = 1 for other tokens:"
+        "A token's scores have the law N(m mu, m S m^T + r), S = 1 + Sigma for a component (mu, Sigma) "
+        "of the prior, and mu = 0, S = 1 for other tokens. The loss depends on averages over these laws; "
+        "with g and Gamma its derivatives in a law's mean and covariance, which are averages of first "
+        "and half of second derivatives in the scores of what is averaged,"
     )
     write.raw(
-        "dE/dm = sum over laws of 2 Gamma m S + g mu^T,  dE/dr = sum of Gamma,  "
-        "g = E grad, Gamma = E hess / 2",
+        "dE/dm = sum over laws of 2 Gamma m S + g mu^T,  dE/dr = sum of Gamma",
         r"\frac{\partial E}{\partial m} = \sum_{\text{laws}} 2\Gamma m S + g\mu^{\mathsf T},"
-        r"\qquad \frac{\partial E}{\partial r} = \sum_{\text{laws}}\Gamma,\qquad "
-        r"g = \mathbb E\nabla,\quad \Gamma = \tfrac12\mathbb E\nabla\nabla",
+        r"\qquad \frac{\partial E}{\partial r} = \sum_{\text{laws}}\Gamma",
     )
+    if "b" in attention.trained:
+        write.line("dE/db is the same sum with derivatives in the bias, under the averages.")
     if "v" in attention.trained:
         write.raw(
             "dE/dv_h = -2 A_h + 2 sum_h' v_h' B_hh'",
@@ -198,28 +204,32 @@ def _flow(write: "_Writer", attention: Attention) -> None:
     write.formula(
         "d(loss)/d chi_hl",
         r"\frac{\partial\,\mathrm{loss}}{\partial\chi_{h\ell}}",
-        score_gradient(attention)[0],
+        score_gradient(attention)[0].subs(head_value, 1)
+        if attention.normalization == "pooled"
+        else score_gradient(attention)[0],
     )
 
 
-def _expansion(write: "_Writer", attention: Attention, expansion: OriginExpansion) -> None:
+def _expansion(write: "Writer", attention: Attention, expansion: OriginExpansion) -> None:
     write.section("Expansion at the origin")
     write.line(
         "To second order in (m, sqrt r), for heads of equal bias and value; averages are over "
         "heads and over pairs of heads."
     )
     write.raw(
-        "mu = E theta,  M = E theta theta^T,  mbar = sum_h m_h / H,  avg_x = sum_h x_h / H,  "
-        "mbar_mu = mbar.mu,  rbar = sum_hh' r_hh' / H^2",
-        r"\mu = \mathbb E\,\theta,\quad M = \mathbb E\,\theta\theta^{\mathsf T},\quad "
+        "mu = <theta>,  M = <theta theta^T>,  mbar = sum_h m_h / H,  mbar_mu = mbar.mu,  "
+        "avg_mMm = sum_h m_h.M m_h / H,  avg_mm = sum_h |m_h|^2 / H,  avg_r = sum_h r_hh / H,  "
+        "mbar_M_mbar = mbar.M mbar,  mbar_mbar = |mbar|^2,  rbar = sum_hh' r_hh' / H^2",
+        r"\mu = \langle\theta\rangle,\quad M = \langle\theta\theta^{\mathsf T}\rangle,\quad "
         r"\bar m = \tfrac1H\sum_h m_h,\quad \langle x_h\rangle = \tfrac1H\sum_h x_h,\quad "
         r"\bar r = \tfrac1{H^2}\sum_{hh'} r_{hh'}",
     )
     if expansion.bias_functions:
-        write.line(
-            "Here a is a token's share of a head, and w1, w2 are the weight's derivatives in chi, where "
-            "the score is 0; relative to the weight if it is normalized."
-        )
+        also = ""
+        if first in expansion.bias_functions:
+            also = ", and w1, w2 the weight's derivatives in chi"
+            also += ", relative to the weight," if attention.normalized else ""
+        write.line(f"Here a is a token's share of a head{also} where the score is 0.")
     else:
         weights = "w(0, b_h)" if attention.normalization == "pooled" else "v_h"
         write.line(
@@ -236,7 +246,7 @@ def _expansion(write: "_Writer", attention: Attention, expansion: OriginExpansio
             write.formula(f"coefficient of {invariant}", rf"\left[E\right]_{{{name}}}", coefficient)
 
 
-def _hessian(write: "_Writer", expansion: OriginExpansion) -> None:
+def _hessian(write: "Writer", expansion: OriginExpansion) -> None:
     write.section("Hessian at the origin")
     write.line(
         "Eigenvalues in (m, rho) for equal heads; nu_f is an eigenvalue of the "
@@ -263,7 +273,7 @@ def _hessian(write: "_Writer", expansion: OriginExpansion) -> None:
             write.growth_rate(f"{_SECTORS[name]}, at rest", collect(eigenvalue, nu_f, factor))
 
 
-def _spike(write: "_Writer", attention: Attention) -> None:
+def _spike(write: "Writer", attention: Attention) -> None:
     """Closed forms of one head on a fixed spike, where there are any."""
     try:
         loss = spike_loss(attention)
@@ -298,54 +308,3 @@ def _spike(write: "_Writer", attention: Attention) -> None:
     write.formula("E_min", r"E_{\min}", minimum.risk)
     write.line("since the excess is a sum of squares (A and B at r = 0):")
     write.formula("E - E_min", r"E - E_{\min}", minimum.excess)
-
-
-class _Writer:
-    """Collects a document in one of two forms."""
-
-    def __init__(self, form: str) -> None:
-        self.latex = form == "latex"
-        self.lines: list[str] = []
-        self._print: Callable[[Expr], str] = self._latex if self.latex else self._plain
-
-    @staticmethod
-    def _plain(expression: Expr) -> str:
-        names = {
-            x: Symbol(_TEXT_NAMES[str(x)]) for x in expression.free_symbols if str(x) in _TEXT_NAMES
-        }
-        return sstr(expression.xreplace(names))
-
-    @staticmethod
-    def _latex(expression: Expr) -> str:
-        names = {
-            x: _LATEX_NAMES[str(x)]
-            for x in expression.free_symbols
-            if isinstance(x, Symbol) and str(x) in _LATEX_NAMES
-        }
-        return latex(expression, symbol_names=names | {chi: r"\chi"})
-
-    def title(self, text: str) -> None:
-        self.lines += [f"# {text}", ""]
-
-    def section(self, text: str) -> None:
-        self.lines += [f"## {text}", ""]
-
-    def line(self, text: str) -> None:
-        self.lines += [text, ""]
-
-    def raw(self, plain: str, formula: str) -> None:
-        self.lines += ["$$" + formula + "$$" if self.latex else f"    {plain}", ""]
-
-    def formula(self, plain: str, left: str, right: Expr) -> None:
-        text = self._print(written_out(right))
-        self.raw(f"{plain} = {text}", f"{left} = {text}")
-
-    def growth_rate(self, sector: str, eigenvalue: Expr) -> None:
-        self.formula(
-            f"growth rate, {sector}",
-            rf"\text{{growth rate}}\left[\text{{{sector}}}\right]",
-            -eigenvalue,
-        )
-
-    def text(self) -> str:
-        return "\n".join(self.lines)

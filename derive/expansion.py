@@ -22,7 +22,20 @@ r_hh'`` for the relevant token, the same without mu and M for the others.
 
 from dataclasses import dataclass
 
-from sympy import Expr, Integer, Rational, Symbol, diff, expand, factor, log, sqrt, together
+from sympy import (
+    Dummy,
+    Expr,
+    Function,
+    Integer,
+    Rational,
+    Symbol,
+    diff,
+    expand,
+    factor,
+    log,
+    sqrt,
+    together,
+)
 
 from derive.attention import Attention
 from derive.errors import DeriveError
@@ -81,7 +94,7 @@ class OriginExpansion:
 
     def coefficient(self, invariant: Symbol) -> Expr:
         """Return the factored coefficient of one invariant."""
-        return factor(self.in_invariants.coeff(invariant))
+        return factored(self.in_invariants.coeff(invariant))
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,15 @@ class TokenCoefficients:
     linear: Expr
     own: Expr
     pair: Expr
+
+
+def factored(expression: Expr) -> Expr:
+    """Factor an expression; numbers such as exp(-9800) are left as they are, whatever they equal."""
+    numbers = sorted(
+        (x for x in expression.atoms(Function) if x.is_number and not x.is_Rational), key=str
+    )
+    names = {x: Dummy() for x in numbers}
+    return factor(expression.xreplace(names)).xreplace({y: x for x, y in names.items()})
 
 
 def token_coefficients(relevant: bool) -> TokenCoefficients:
@@ -182,7 +204,7 @@ def expand_at_origin(attention: Attention) -> OriginExpansion:
     DeriveError
         If the weight's first two derivatives at ``chi = 0`` do not exist.
     """
-    values = dict(zip((share, first, second), _at_zero_score(attention), strict=True))
+    values = dict(zip((share, first, second), taylor(attention, 2), strict=True))
     symbols = {x: x if value.has(b) else value for x, value in values.items()}
     a, w1, w2 = symbols.values()
     pooled = attention.normalization == "pooled"
@@ -215,28 +237,36 @@ def expand_at_origin(attention: Attention) -> OriginExpansion:
     return OriginExpansion(expand(loss), at[attended], kept)
 
 
-def _at_zero_score(attention: Attention) -> tuple[Expr, Expr, Expr]:
-    """A token's share at the origin, and the weight's first two derivatives in chi."""
+def taylor(attention: Attention, order: int) -> tuple[Expr, ...]:
+    """Return a token's share at the origin, and the weight's derivatives in chi up to an order.
+
+    Without normalization the share is the weight itself; else derivatives are relative to the weight.
+
+    Raises
+    ------
+    DeriveError
+        If they do not exist.
+    """
     weight = attention.log_weight if attention.normalized else attention.weight
-    functions = (weight, *attention.derivatives(2)[:2])
+    functions = (weight, *attention.derivatives(order)[:order])
     if not all(map(_is_continuous, functions)):
         known = f"{attention.name}: the weight has no Taylor expansion at chi = 0"
         vanishes = attention.normalized and attention.weight.subs(chi, 0) == 0
         raise DeriveError(
             known + (": it is 0 there, and so is what it is divided by" if vanishes else "")
         )
-    value, w1, w2 = (f.subs(chi, 0) for f in functions)
+    value, *derivatives = (f.subs(chi, 0) for f in functions)
     if attention.normalized:
         rivals = L * H if attention.normalization == "pooled" else L
         background = attention.background
         # The logistic function does not overflow, whatever the bias is.
         value = (expit(value + log(rivals / background)) if background else Integer(1)) / rivals
         value = value if value.has(b) else together(written_out(value))
-    return value, w1, w2
+    return value, *derivatives
 
 
 def _is_continuous(function: Expr) -> bool:
     """Whether a function of chi has a value at 0, the same from both sides."""
     function = written_out(function).subs(b, Rational(1, 3))
-    at, *beside = (function.subs(chi, x).n(30) for x in (0, PROBE, -PROBE))
+    at, *beside = (function.subs(chi, x).n(30, chop=True) for x in (0, PROBE, -PROBE))
     return at.is_comparable and all(abs(x - at) <= sqrt(PROBE) * (1 + abs(at)) for x in beside)

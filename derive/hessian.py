@@ -8,13 +8,14 @@ the mean sector, while it vanishes in the others. A residual direction is the sa
 e_h``. The growth rate of gradient flow is minus the eigenvalue.
 """
 
-from sympy import Expr, Integer, Symbol, count_ops, factor
+from sympy import Expr, Integer, Symbol, count_ops
 
 from derive.attention import Attention
 from derive.expansion import (
     REFERENCE,
     OriginExpansion,
     expand_at_origin,
+    factored,
     head_norm,
     head_residual,
     head_signal,
@@ -39,7 +40,7 @@ def sector_eigenvalues(expansion: OriginExpansion) -> dict[str, Expr]:
     def curvature(*invariants: Symbol) -> Expr:
         terms = [2 / H * expansion.coefficient(x) for x in invariants]
         total = sum(terms, start=Integer(0))
-        return min(factor(total), total, key=count_ops)
+        return min(factored(total), total, key=count_ops)
 
     return {
         "mean": nu_f * curvature(head_signal, pair_signal) + curvature(head_norm, pair_norm),

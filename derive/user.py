@@ -77,7 +77,11 @@ def read_attention(path: str | Path) -> Attention:
         if given and name is None:
             missing = [key for key in KEYS[:2] if key not in given]
             if missing:
-                raise DeriveError(f"{missing[0]}: found nothing, expected a text")
+                expected = {
+                    "weight": "a text",
+                    "normalization": ", ".join(map(repr, NORMALIZATIONS)),
+                }
+                raise DeriveError(f"{missing[0]}: found nothing, expected {expected[missing[0]]}")
             return user_attention(**given)
         if given or not isinstance(name, str):
             found = f"{_shown(name)} and a weight" if given else _shown(name)

@@ -122,10 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     start = (
-        "It starts from the file's [state], else from random keys of norm flow.eta at token "
-        "dimension D = flow.dimension."
+        "The state is the file's [state], else random keys of norm flow.eta at token dimension "
+        "D = flow.dimension, with seed flow.seed."
     )
-    tolerance = "absolute error aimed at, > 0 (default: %(default)s)"
     loss = add(
         "loss",
         "exact population loss and its gradient",
@@ -167,7 +166,12 @@ def _parser() -> argparse.ArgumentParser:
         "The figure shows it against the number of tokens L.",
         "risk two-features --json",
     )
-    risk.add_argument("--tol", type=float, default=1e-8, help=tolerance)
+    risk.add_argument(
+        "--tol",
+        type=float,
+        default=1e-8,
+        help="absolute error aimed at (default: 1e-8); the error reported is the one reached",
+    )
     sgd = add(
         "sgd",
         "stochastic gradient descent at finite token dimension D",

@@ -42,7 +42,10 @@ def loss(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
     ]
     for name, values in gradient.items():
         lines += [f"dE/d{name}", array2string(values, max_line_width=100, threshold=200)]
+    state = state.check(experiment.attention, experiment.task.prior.features)
+    order = {name: x for name in ("m", "r", "b", "v") if (x := getattr(state, name)) is not None}
     entries = {
+        "state": order,
         **{"loss": loss.value, "error": loss.error, "method": loss.method},
         **{"gradient": gradient, "gradient_error": loss.gradient_error},
     }
@@ -131,7 +134,7 @@ def risk(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
         f"Bayes risk = {risk.value:.12g}   (error {risk.error:.1e}, {risk.method})",
         f"risk of uniform weights = {1 - 1 / task.tokens:.12g}",
     ]
-    return {"bayes_risk": risk.value, "error": risk.error}, lines, draw
+    return {"bayes_risk": risk.value, "error": risk.error, "method": risk.method}, lines, draw
 
 
 def sgd(experiment: "Experiment", _: argparse.Namespace, progress: Progress) -> Result:
@@ -169,7 +172,8 @@ def sgd(experiment: "Experiment", _: argparse.Namespace, progress: Progress) -> 
     course = _course(columns, norms, errors)
     how = (
         f"D = {runs.dimension}, step = {runs.step:.6g}, batch = {runs.batch}, "
-        f"kappa = {runs.kappa:.6g}; means over {len(runs.m)} runs, with standard errors"
+        f"kappa = {runs.kappa:.6g}, sgd.seed = {runs.seed}; means over {len(runs.m)} runs, with "
+        "standard errors"
     )
     return entries, [words, how, "", *course], lambda plots: plots.sgd_figure(runs)
 
@@ -179,7 +183,9 @@ def _start(experiment: "Experiment") -> "tuple[State, str]":
     from numeric.run import start_of
 
     s = experiment.flow
-    random = f"state: random keys, eta = {s.eta:g}, D = {s.dimension}, seed = {s.seed}"
+    random = (
+        f"state: random keys, eta = {s.eta:g}, flow.dimension = {s.dimension}, flow.seed = {s.seed}"
+    )
     return start_of(experiment), random if experiment.state is None else "state: the file's"
 
 
@@ -194,8 +200,8 @@ def _origin(experiment: "Experiment") -> "tuple[None, str]":
     zero = State(zeros((attention.heads, features)), zeros((attention.heads,) * 2))
     rest = at_rest(zero, experiment.task, attention)
     given = [f"{name} = {getattr(rest, name)[0]:.6g}" for name in attention.parameters]
-    words = " and ".join(given)
-    return None, f"at the origin, where {words} rest" if given else "at the origin"
+    words = ", ".join(given)
+    return None, f"at the origin, at rest: {words}" if given else "at the origin"
 
 
 def _mean_and_error(values: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[Any]]":

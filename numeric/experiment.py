@@ -322,7 +322,8 @@ def _attention(
         return Attention(NOTHING if activation is None else activation, heads)  # type: ignore[arg-type]
     for name, value in own.items():
         if value is None:
-            raise InputError(name, NOTHING, "a text, to define an activation")
+            expected = "a text" if name == "weight" else "'none', 'per-head' or 'pooled'"
+            raise InputError(name, NOTHING, f"{expected}, to define an activation")
     # The derivation needs SymPy, which numbers do not: it is imported for such a file only.
     from derive.errors import DeriveError
     from derive.user import user_attention

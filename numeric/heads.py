@@ -18,7 +18,7 @@ from numeric.race import locate, marginal_points, single_races, with_background
 COARSE = 3.0
 # Deviations within which the squared weight's expectation must be decided, and what may be left there.
 REACH, LEFT = 8.0, 1e-3
-# Moments below this do not count.
+# Moments, times squared values, below this do not count.
 LEAST = 1e-4
 
 
@@ -84,7 +84,7 @@ def _moments(
     a, b = np.zeros((2, len(bias)))
     counts = [(null, 0.0, tokens - 1), *((law, law.weight, law.weight) for law in relevant)]
     for law, in_a, in_b in counts:
-        _require_moment(law, bias, kernel)
+        _require_moment(law, bias, kernel, values)
         sigma = np.sqrt(np.diag(law.cov))
         z, weights = gaussian_rule(law.width, digits, tokens)
         found = weight_of(kernel, law.mean[:, None] + sigma[:, None] * z, bias[:, None])
@@ -98,11 +98,13 @@ def _moments(
     return a, b
 
 
-def _require_moment(law: Law, bias: Array, kernel: Kernels) -> None:
+def _require_moment(law: Law, bias: Array, kernel: Kernels, values: Array) -> None:
     """Refuse a squared weight whose expectation does not exist, or lies beyond every rule."""
     z = np.linspace(-REACH, REACH, 33)
     scores = law.mean[:, None] + np.sqrt(np.diag(law.cov))[:, None] * z
-    share = weight_of(kernel, scores, bias[:, None])[0] ** 2 * np.exp(-z * z / 2)
+    share = (values[:, None] * weight_of(kernel, scores, bias[:, None])[0]) ** 2 * np.exp(
+        -z * z / 2
+    )
     if not (share[:, [0, -1]].max(axis=1) <= LEFT * np.maximum(share.max(axis=1), LEAST)).all():
         raise QuadratureError(
             "activation: the expectation of the squared weight does not exist, or the weight grows so "

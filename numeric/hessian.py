@@ -158,7 +158,13 @@ def _exact(state: State, task: Task, attention: Attention, digits: float) -> Arr
     ]
     bias, values = state.biases_and_values(attention)
     tokens = float(task.tokens)
-    return curvature(state.m, null, relevant, moments, bias, kernel, tokens, values, digits)
+    with np.errstate(over="ignore", invalid="ignore"):
+        matrix = curvature(state.m, null, relevant, moments, bias, kernel, tokens, values, digits)
+    if not np.isfinite(matrix).all():
+        raise QuadratureError(
+            "scores: the Hessian is not finite; weights or values are out of reach"
+        )
+    return matrix
 
 
 def _differenced(state: State, rho: Array, task: Task, attention: Attention) -> FactorHessian:

@@ -15,6 +15,10 @@ LARGEST_SCORE = 1e6
 PROBED, PROBES, ROUNDS = 8.0, 257, 3
 
 
+# A weight that adds nothing to the loss, whatever the values.
+NOTHING = 1e-100
+
+
 @dataclass
 class Law:
     """A Gaussian law of a token's H scores, with the loss derivatives gathered so far.
@@ -69,7 +73,11 @@ def token_laws(state: State, task: Task, attention: Attention) -> tuple[Law, lis
             raise QuadratureError(
                 f"scores: found means or deviations of {size:.3g}, expected at most {LARGEST_SCORE:g}"
             )
-    bias = np.zeros(len(m)) if state.b is None else state.b
+    bias, values = state.biases_and_values(attention)
+    if not np.abs(values).max() <= 1 / NOTHING:
+        raise QuadratureError(
+            f"v: found a head value of {np.abs(values).max():.3g}, expected at most {1 / NOTHING:g}"
+        )
     for law in (null, *relevant):
         law.scale = _scale(law, bias, attention.kernel)
     return null, relevant
@@ -90,7 +98,11 @@ def _scale(law: Law, bias: Array, kernel: Kernels) -> float:
     for probe in range(ROUNDS):
         value, *derivatives = weight_of(kernel, scores, bias[:, None], 4)
         if kernel.NORMALIZATION == "none" and probe == 0:
-            unit = max(float(np.abs(value).max()), 1e-300)
+            # A weight that is nothing within reach is compared with its own slopes, or not at all.
+            sizes = np.abs(np.array([value, *derivatives])).reshape(5, -1).max(axis=1)
+            if sizes.max() < NOTHING:
+                return 1.0
+            unit = float(sizes[0] if sizes[0] > NOTHING else sizes.max())
         for k, x in enumerate(derivatives, 1):
             rate = max(rate, float((np.abs(x).max() / unit) ** (1 / k)))
         largest = np.abs(np.diff(value, axis=1)).argmax(axis=1)[:, None]

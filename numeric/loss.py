@@ -136,7 +136,8 @@ def population_loss(state: State, task: Task, attention: Attention, tol: float =
         sampled = _sampled(state, task, attention, tol)
         if result is None or sampled.error < result.error:
             result = sampled
-    if not np.isfinite([float(result.value), float(result.error)]).all():
+    numbers = (result.value, result.error, result.gradient_error)
+    if not np.isfinite([float(x) for x in numbers]).all():
         raise QuadratureError(
             "scores: the loss is not finite; the score deviations are out of reach"
         )

@@ -11,8 +11,13 @@ from scipy.special import logsumexp
 
 from numeric._generated import order_parameters
 from numeric.activation import Kernels
+from numeric.errors import QuadratureError
+from numeric.law import weight_of
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
+
+# Attention at the origin that values can make up for.
+LEAST = 1e-50
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,13 @@ def at_rest(state: State, task: Task, attention: Attention) -> State:
     """
     state = state.check(attention, task.prior.features)
     total = task.tokens * origin_attention(state, task, attention)
-    if state.v is None or not 0 < abs(total) < np.inf:
+    if state.v is None or total == 0:
         return state
+    if not LEAST < abs(total) < 1 / LEAST:
+        raise QuadratureError(
+            f"activation: found weights whose attention is {total:.3g} at chi = 0, expected "
+            f"{LEAST:g} to {1 / LEAST:g}"
+        )
     return replace(state, v=state.v / total)
 
 
@@ -121,8 +131,11 @@ def origin_eigenvalues(
     mean, difference, residual_mean, residual_difference : float
     """
     trained = (float(getattr(state, name)[0]) for name in attention.parameters)
-    found = attention.kernel.origin_eigenvalues(task.tokens, attention.heads, nu, *trained)
+    with np.errstate(all="ignore"):
+        found = attention.kernel.origin_eigenvalues(task.tokens, attention.heads, nu, *trained)
     mean, difference, residual_mean, residual_difference = map(float, found)
+    if not np.isfinite(found).all():
+        raise QuadratureError("activation: found a weight that is zero or not smooth at chi = 0")
     return mean, difference, residual_mean, residual_difference
 
 
@@ -137,7 +150,7 @@ class _Origin:
         kernel, heads = attention.kernel, attention.heads
         pooled = kernel.NORMALIZATION == "pooled"
         bias, values = state.biases_and_values(attention)
-        weight, first, second, _ = kernel.weight_functions_2(np.zeros(heads), bias)
+        weight, first, second, _ = weight_of(kernel, np.zeros(heads), bias)
         share = _shares(weight, kernel, task.tokens)
         scale = np.ones(heads) if kernel.NORMALIZATION == "none" else share
         self.slope, self.curvature = scale * first, scale * second / 2
@@ -152,4 +165,5 @@ def _shares(weight: Array, kernel: Kernels, tokens: int) -> Array:
         return weight
     total = logsumexp(weight) if kernel.NORMALIZATION == "pooled" else weight
     background = np.log(kernel.BACKGROUND) if kernel.BACKGROUND else -np.inf
-    return np.exp(weight - np.logaddexp(total + np.log(tokens), background))
+    with np.errstate(invalid="ignore"):
+        return np.exp(weight - np.logaddexp(total + np.log(tokens), background))

@@ -91,16 +91,19 @@ def feature_axes(task: Task) -> tuple[Array, Array]:
 def _at_origin(task: Task, attention: Attention) -> Spectrum:
     moments, _ = feature_axes(task)
     heads, features = attention.heads, task.prior.features
-    zero = at_rest(State(np.zeros((heads, features)), np.zeros((heads, heads))), task, attention)
+    origin = at_rest(State(np.zeros((heads, features)), np.zeros((heads, heads))), task, attention)
     rows: list[tuple[float, int, str]] = []
     for f, nu in enumerate(moments, start=1):
-        mean, difference, _, _ = origin_eigenvalues(zero, task, attention, float(nu))
+        mean, difference, _, _ = origin_eigenvalues(origin, task, attention, float(nu))
         rows.append((mean, 1, f"mean, feature {f}"))
         rows.append((difference, heads - 1, f"difference, feature {f}"))
-    _, _, mean, difference = origin_eigenvalues(zero, task, attention, 0.0)
+    _, _, mean, difference = origin_eigenvalues(origin, task, attention, 0.0)
     rows.append((mean, 1, "mean, residual"))
     rows.append((difference, heads - 1, "difference, residual"))
-    rows = sorted((row for row in rows if row[1] > 0), key=lambda row: row[0])
+    # Closed forms that are zero may round to something else.
+    zero = 1e-15 * max(abs(row[0]) for row in rows)
+    rows = [(value if abs(value) > zero else 0.0, n, name) for value, n, name in rows if n > 0]
+    rows.sort(key=lambda row: row[0])
     return Spectrum(
         "origin",
         np.array([row[0] for row in rows]) + 0.0,
@@ -166,7 +169,7 @@ def _feature(span: Array, task: Task) -> str:
     along = np.append((signal**2).sum(axis=(0, 2)), (span[:, features:] ** 2).sum())
     leading = int(np.argmax(along))
     if along[leading] < DOMINANT * along.sum():
-        return "several features"
+        return "several directions"
     return "residual" if leading == features else f"feature {leading + 1}"
 
 

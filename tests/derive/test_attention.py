@@ -79,7 +79,9 @@ def test_unknown_normalization(normalization: str) -> None:
     ids=["tau", "theta", "chi without assumptions", "positive b", "new"],
 )
 def test_foreign_symbols_are_named(foreign: Symbol) -> None:
-    with pytest.raises(DeriveError, match=rf"^weight: .*'{foreign}'.*only chi and b of derive.symbols$"):
+    with pytest.raises(
+        DeriveError, match=rf"^weight: .*'{foreign}'.*only chi and b of derive.symbols$"
+    ):
         Attention("x", exp(chi + foreign), "per-head")
 
 

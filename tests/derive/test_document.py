@@ -217,7 +217,8 @@ def test_text_states_the_races(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_text_states_what_a_sample_feels(name: str) -> None:
     found = parsed(name, "d(loss)/d chi_hl")
-    slope, mean_slope, value, p = sp.symbols("gamma_l gbar v_h p_hl")
+    slope, mean_slope, p = sp.symbols("gamma_l gbar p_hl")
+    value = 1 if name == "b-softmax" else sp.Symbol("v_h")
     ratio = {
         "linear": 1,
         "erf": 2 * sp.exp(-((b + chi) ** 2)) / sp.sqrt(sp.pi),
@@ -282,7 +283,7 @@ def test_latex_is_balanced_and_has_a_formula_for_each_of_the_text(name: str) -> 
     ]
     assert headings[0] == headings[1]
     closed = name in ("linear", "erf")
-    assert len(headings[0]) == len(set(headings[0])) == 7 + closed
+    assert len(headings[0]) == len(set(headings[0])) == 8 + closed
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -293,7 +294,7 @@ def test_no_unresolved_names(name: str) -> None:
     words = re.sub(r"\\(text|mathrm|operatorname)\{[^}]*\}|\\[a-zA-Z]+", " ", math)
     # What is left are one-letter symbols, differentials and products written without a space.
     left = set(re.findall(r"[a-zA-Z]{2,}", words))
-    assert left <= {"du", "dx", "dA", "dB", "hh", "Gr", "rG", "vA"}
+    assert left <= {"du", "dx", "dA", "dB", "hf", "hh", "Gr", "rG", "vA"}
     assert not any(str(x) in math for x in INVARIANTS if str(x) != "rbar")
 
 

@@ -119,7 +119,10 @@ BAD_FILES = [
         '[attention]\nactivation = "erf"\nweight = "chi"',
         "attention.activation: found 'erf' and a weight, expected a name, or else a weight",
     ),
-    ('[attention]\nweight = "chi"', "attention.normalization: found nothing, expected a text"),
+    (
+        '[attention]\nweight = "chi"',
+        "attention.normalization: found nothing, expected 'none',",
+    ),
     ('[attention]\nnormalization = "none"', "attention.weight: found nothing, expected a text"),
     ("[attention]\nbackground = 1", "attention.weight: found nothing, expected a text"),
     ('[attention]\ntrained = ["b"]', "attention.weight: found nothing, expected a text"),

@@ -15,6 +15,7 @@ import scipy.special
 
 import numeric
 from derive.attention import ACTIVATIONS as DEFINITIONS
+from derive.errors import DeriveError
 from derive.user import user_attention
 from numeric import Attention, DiscretePrior, State, Task, isotropic, population_loss
 from numeric._generated import ACTIVATIONS
@@ -270,13 +271,21 @@ def test_flow_and_sgd_of_ones_own() -> None:
 )
 def test_a_normalized_weight_must_be_positive(weight: str, normalization: str) -> None:
     """Where it is not, one line says so and names a score."""
+    with pytest.raises(DeriveError, match=r"^weight: found -.* at chi = .* to be positive$"):
+        user(weight, normalization)
+    # Where nothing is divided it may be.
     state = State(0.3 * np.eye(2), 0.1 * np.eye(2))
+    assert np.isfinite(population_loss(state, TASK, Attention(user(weight, "none"), 2)).value)
+
+
+@pytest.mark.parametrize("normalization", ["per-head", "pooled"])
+def test_a_weight_that_is_negative_far_away(normalization: str) -> None:
+    attention = Attention(user("exp(chi) - exp(-22)", normalization), 2)
+    assert population_loss(State(0.3 * np.eye(2), 0.1 * np.eye(2)), TASK, attention).error < 1e-7
     with pytest.raises(
         QuadratureError, match=r"^activation: .* not positive and finite, .* chi = -"
     ):
-        population_loss(state, TASK, Attention(user(weight, normalization), 2))
-    # Where nothing is divided it may be.
-    assert np.isfinite(population_loss(state, TASK, Attention(user(weight, "none"), 2)).value)
+        population_loss(State(6 * np.eye(2), 0.1 * np.eye(2)), TASK, attention)
 
 
 def test_modules_are_no_definitions() -> None:

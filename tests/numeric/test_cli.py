@@ -104,7 +104,8 @@ def test_loss_and_risk_in_json(tiny: Path, capsys: Capture) -> None:
         assert np.array_equal(values, getattr(loss, name))
     assert entries(capsys, "loss", tiny, "--tol", "1e-3")["error"] > loss.error
     risk = bayes_risk(load_experiment(tiny).task)
-    assert entries(capsys, "risk", tiny) == {"bayes_risk": risk.value, "error": risk.error}
+    expected = {"bayes_risk": risk.value, "error": risk.error, "method": risk.method}
+    assert entries(capsys, "risk", tiny) == expected
 
 
 OWN = 'weight = "exp(chi + b)"\nnormalization = "per-head"\nbackground = 1\ntrained = ["b", "v"]'
@@ -218,7 +219,10 @@ def test_text_and_figures(command: str, tiny: Path, capsys: Capture) -> None:
 def test_without_a_state_keys_are_random(command: str, tiny: Path, capsys: Capture) -> None:
     tiny.write_text(TINY.replace(STATE, ""))
     assert main([*command.split(), str(tiny)]) == 0
-    assert "state: random keys, eta = 0.3, D = 50, seed = 5" in capsys.readouterr().out
+    assert (
+        "state: random keys, eta = 0.3, flow.dimension = 50, flow.seed = 5"
+        in capsys.readouterr().out
+    )
     task, attention = load_experiment(tiny).task, load_experiment(tiny).attention
     start = initial_state(task, attention, 0.3, 50, 5)
     if command in ("flow", "sgd"):

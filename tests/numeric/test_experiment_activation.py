@@ -94,7 +94,7 @@ activation = "erf"; weight = "chi" | weight | 'chi' | none beside the name of an
 activation = "erf"; normalization = "none" | normalization | 'none' | none beside the name
 activation = "erf"; background = 1 | background | 1 | none, without a weight of your own
 activation = "erf"; trained = ["b"] | trained | ['b'] | none, without a weight of your own
-weight = "chi" | normalization | nothing | a text, to define an activation
+weight = "chi" | normalization | nothing | 'none', 'per-head' or 'pooled', to define an activation
 normalization = "none" | weight | nothing | a text, to define an activation
 background = 1 | background | 1 | none, without a weight of your own
 weight = 5; normalization = "none" | weight | |

@@ -209,7 +209,7 @@ def test_what_is_refused() -> None:
         loss_hessian(state, task, Attention("b-softmax", 2))
     batch = State(np.zeros((3, 2, 1)), np.zeros((3, 2, 2)))
     for function in (loss_hessian, factor_hessian):
-        with pytest.raises(InputError, match=r"^state: found .a batch of shape \(3,\)"):
+        with pytest.raises(InputError, match=r"^state: found a batch of shape \(3,\)"):
             function(batch, task, Attention("softmax", 2))
         with pytest.raises(InputError, match=r"^m: "):
             function(state, task, Attention("softmax", 3))

@@ -82,6 +82,14 @@ def test_error_counts_from_the_size_of_the_sums(tokens: int, tol: float) -> None
     assert loss.error <= max(tol, 1e-13 * expected)
 
 
+@pytest.mark.parametrize("bias", [-10.0, -15.0, -20.0, -27.0, -1e3])
+def test_a_weight_that_cancels_to_nothing(bias: float) -> None:
+    state = State([[0.5]], [[0.3]], [bias], [1.0])
+    loss = population_loss(state, Task(5, isotropic(1, 4.0)), Attention("erf", 1))
+    assert abs(loss.value - 1) < 1e-10
+    assert loss.error < 1e-8
+
+
 @pytest.mark.parametrize("name", ["softmax-1", "linear", "erf"])
 def test_one_token_against_one_integral(name: str) -> None:
     """``E (1 - a)^2`` of one score, where a token alone is not certain."""

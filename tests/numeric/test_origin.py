@@ -13,10 +13,20 @@ import sympy as sp
 
 from derive.attention import Attention as Definition
 from derive.symbols import b, chi
-from numeric import Attention, DiscretePrior, GaussianPrior, State, Task
+from numeric import (
+    Attention,
+    DiscretePrior,
+    GaussianPrior,
+    State,
+    Task,
+    hessian_spectrum,
+    isotropic,
+    population_loss,
+)
 from numeric._generated import ACTIVATIONS
+from numeric.errors import QuadratureError
 from numeric.loss import evaluate
-from numeric.origin import origin_attention, origin_eigenvalues, origin_expansion
+from numeric.origin import at_rest, origin_attention, origin_eigenvalues, origin_expansion
 
 USER = {
     "two rates": Definition(
@@ -252,3 +262,27 @@ def test_no_features_and_one_token() -> None:
         found = origin_expansion(State(np.zeros((2, 0)), np.eye(2)), task, attention)
         assert found.m.shape == (2, 0)
         assert found.value > 2 / 3
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("name", ["softmax-v", "softmax-1", "linear", "erf"])
+def test_nothing_drifts_at_rest(name: str, heads: int) -> None:
+    zero = State(np.zeros((heads, 2)), np.zeros((heads, heads)))
+    task, attention = Task(7, isotropic(2, 3.0)), Attention(name, heads)
+    rest = at_rest(zero, task, attention)
+    assert task.tokens * origin_attention(rest, task, attention) == pytest.approx(1, rel=1e-14)
+    loss = population_loss(rest, task, attention, 1e-12)
+    for gradient in (loss.b, loss.v):
+        assert gradient is None or np.abs(gradient).max() < 1e-11
+
+
+def test_weights_that_values_cannot_make_up_for() -> None:
+    zero = State(np.zeros((1, 1)), np.zeros((1, 1)))
+    tiny = Attention(Definition("tiny", sp.exp(chi) / 10**200, "none", trained=("v",)), 1)
+    with pytest.raises(QuadratureError, match=r"^activation: .* expected 1e-50 to 1e\+50"):
+        at_rest(zero, Task(5, isotropic(1, 4.0)), tiny)
+    with pytest.raises(QuadratureError, match=r"^v: found a head value of 2e\+199"):
+        population_loss(State([[0.5]], [[0.3]], None, [2e199]), Task(5, isotropic(1, 4.0)), tiny)
+    vanishing = Attention(Definition("zero", chi**2 + b**2, "pooled", 1, ("b",)), 2)
+    with pytest.raises(QuadratureError, match=r"^activation: "):
+        hessian_spectrum(Task(5, isotropic(1, 4.0)), vanishing)

@@ -313,8 +313,8 @@ def test_weights_that_are_not_finite_are_refused(
                 assert len(found) == count
                 assert all(np.isfinite(x).all() for x in found[1:])
             else:
-                words = "finite" if normalization == "none" else "finite and positive"
-                with pytest.raises(QuadratureError, match=f"^activation: .* not {words} and smoo"):
+                words = "finite" if normalization == "none" else "positive and finite"
+                with pytest.raises(QuadratureError, match=f"^activation: .* not {words}, or not"):
                     weight_of(kernel(value, normalization), scores, np.zeros(1), order)
 
 

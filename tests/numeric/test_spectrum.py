@@ -7,6 +7,7 @@ import pytest
 
 from numeric.errors import InputError
 from numeric.loss import evaluate
+from numeric.origin import at_rest
 from numeric.prior import DiscretePrior, GaussianPrior, Prior, flipped_spike, isotropic
 from numeric.spectrum import Spectrum, feature_axes, hessian_spectrum
 from numeric.task import Attention, State, Task
@@ -111,7 +112,9 @@ def test_linear_attention_bends_along_the_mean_alone(heads: int) -> None:
         residual = 1 if state is None or not state.r.any() else 1 + heads
         assert flat == (heads - 1) * (2 + residual)
         values = expanded(spectrum)[flat:]
-        expected = [2 * heads * 5.0] * residual + [2 * heads * 8.0] * 2
+        expected = np.array([2 * heads * 5.0] * residual + [2 * heads * 8.0] * 2)
+        # Without a state the attention of all five tokens sums to one.
+        expected *= (1 / (5 * heads)) ** 2 if state is None else 1.0
         assert values == pytest.approx(expected, rel=1e-9)
 
 
@@ -227,7 +230,7 @@ def test_sectors_at_the_origin(activation: str, name: str) -> None:
     """The closed form's names and values are those of the loss's own derivatives."""
     task, attention = Task(5, PRIORS[name]), Attention(activation, 3)
     derived = names(hessian_spectrum(task, attention))
-    assert derived == names(hessian_spectrum(task, attention, zero(3, 2)))
+    assert derived == names(hessian_spectrum(task, attention, at_rest(zero(3, 2), task, attention)))
     assert set(derived) == {
         f"{heads}, {what}"
         for heads in ("mean", "difference")
