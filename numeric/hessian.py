@@ -3,15 +3,15 @@
 The coordinates are (m, r), or (m, rho) with ``r = rho rho^T``: in these the flow is a gradient flow.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from numeric.curvature import Moments, curvature
 from numeric.errors import InputError, QuadratureError
 from numeric.law import token_laws
-from numeric.loss import MOST_POINTS, evaluate, population_loss
+from numeric.loss import MOST_POINTS, Loss, evaluate, population_loss
 from numeric.quadrature import ROUNDOFF, Array, principal_axes
 from numeric.refine import refine
 from numeric.task import Attention, State, Task
@@ -48,7 +48,8 @@ class FactorHessian:
     Attributes
     ----------
     matrix : (n, n) array
-        ``n = H (F + k)``, in the rows (m_h, rho_h) of each head, flattened.
+        ``n = H (F + k)``, in the rows (m_h, rho_h) of each head, flattened; on request b_h and v_h, as
+        far as they are trained, follow in each row.
     bulk : (H, H) array
         ``2 dE/dr``: the Hessian along each residual dimension outside the span of rho.
     error, bulk_error : float
@@ -94,7 +95,7 @@ def loss_hessian(state: State, task: Task, attention: Attention, tol: float = 1e
     if attention.kernel.NORMALIZATION == "pooled":
         raise InputError("attention", attention.name, "weights that are not pooled over heads")
     matrix, (error,) = refine(
-        lambda digits: _exact(state, task, attention, digits),
+        lambda digits: exact(state, task, attention, digits),
         lambda a, b: (float(np.linalg.norm(a - b, 2)),),
         tol,
         1 - np.log10(tol),
@@ -105,19 +106,62 @@ def loss_hessian(state: State, task: Task, attention: Attention, tol: float = 1e
     return LossHessian(matrix, error + ROUNDOFF * float(np.linalg.norm(matrix, 2)))
 
 
-def factor_hessian(state: State, task: Task, attention: Attention) -> FactorHessian:
+def factor_hessian(
+    state: State, task: Task, attention: Attention, tol: float = 1e-8, *, trained: bool = False
+) -> FactorHessian:
     """Return the Hessian in (m, rho) at one state, and along the other residual dimensions.
 
-    Biases and values are held fixed. Pooled weights: by differences of the exact gradient.
+    Parameters
+    ----------
+    state : State
+        One state, m (H, F), r (H, H), b and v (H,).
+    task : Task
+    attention : Attention
+    tol : float
+        Absolute error aimed at where derivatives are exact.
+    trained : bool
+        Whether a head's coordinates include the b_h and v_h that are trained; else these are held fixed.
+
+    Returns
+    -------
+    FactorHessian
+        Exact in (m, rho) where heads meet in pairs; differences of the exact gradient in b and v, and
+        for pooled weights.
+
+    Raises
+    ------
+    InputError
+        For a batch of states, or one that does not fit.
+    QuadratureError
+        If the scores are so spread that no affordable rule resolves them.
     """
     state = state.single(attention, task.prior.features)
-    rho = factor(state.r)
+    layer = Coordinates(state, task, attention, attention.parameters if trained else ())
+    heads, size = layer.x.shape
+    known = layer.features + layer.rank
+    matrix, error = np.zeros((heads, size, heads, size)), 0.0
+    loss = population_loss(state, task, attention, min(tol, 10 ** (1 - layer.digits)))
+    bulk_error = 2 * heads * float(loss.gradient_error)
     if attention.kernel.NORMALIZATION == "pooled":
-        return _differenced(state, rho, task, attention)
-    found = loss_hessian(state, task, attention)
-    loss = population_loss(state, task, attention)
-    heads, features = state.m.shape
-    rank = rho.shape[1]
+        known = 0
+    else:
+        matrix[:, :known, :, :known], error = _factored(layer, loss, tol)
+        error += bulk_error
+    if known < size:
+        rows, rows_error = layer.differences(range(known, size))
+        matrix[:, known:] = rows
+        matrix[:, :, :, known:] = rows.transpose(2, 3, 0, 1)
+        error += rows_error + heads * float(loss.gradient_error) / layer.length
+    flat = matrix.reshape(heads * size, heads * size)
+    error += float(np.linalg.norm(flat - flat.T, 2))
+    return FactorHessian((flat + flat.T) / 2, 2 * loss.r, error, bulk_error)
+
+
+def _factored(layer: "Coordinates", loss: Loss, tol: float) -> tuple[Array, float]:
+    """The exact Hessian in (m, rho): (H, F + k, H, F + k)."""
+    found = loss_hessian(layer.state, layer.task, layer.attention, tol)
+    heads, features, rank = len(layer.x), layer.features, layer.rank
+    rho = layer.x[:, features : features + rank]
     # dr = drho rho^T + rho drho^T, and tr(G d2r) = 2 tr(G drho drho^T).
     change = np.zeros((heads * (features + heads), heads, features + rank))
     for h in range(heads):
@@ -128,13 +172,78 @@ def factor_hessian(state: State, task: Task, attention: Attention) -> FactorHess
             row[h, features:] += rho[k]
             row[k, features:] += rho[h]
     flat = change.reshape(len(change), -1)
-    second = np.zeros((heads, features + rank, heads, features + rank))
+    shape = heads, features + rank, heads, features + rank
+    matrix = (flat.T @ found.matrix @ flat).reshape(shape)
     for a in range(features, features + rank):
-        second[:, a, :, a] = 2 * loss.r
-    matrix = flat.T @ found.matrix @ flat + second.reshape(flat.shape[1], flat.shape[1])
-    bulk_error = 2 * heads * float(loss.gradient_error)
-    error = float(np.linalg.norm(flat, 2)) ** 2 * found.error + bulk_error
-    return FactorHessian((matrix + matrix.T) / 2, 2 * loss.r, error, bulk_error)
+        matrix[:, a, :, a] += 2 * loss.r
+    return matrix, float(np.linalg.norm(flat, 2)) ** 2 * found.error
+
+
+class Coordinates:
+    """Each head's (m_h, rho_h, b_h, v_h) as a row of an array x (H, F + k + ...), and the loss there.
+
+    Attributes
+    ----------
+    x : (H, n) array
+        Of the state.
+    features, rank : int
+        Columns of m, and columns of rho.
+    length : float
+        Length over which the gradient varies: where the scores change by order one.
+    digits : float
+        Digits of gradients that are differenced: as many as can be afforded.
+    """
+
+    def __init__(
+        self, state: State, task: Task, attention: Attention, parameters: Sequence[str] = ()
+    ) -> None:
+        self.state, self.task, self.attention = state, task, attention
+        self.parameters = tuple(parameters)
+        rho = factor(state.r)
+        self.features, self.rank = state.m.shape[1], rho.shape[1]
+        others = [getattr(state, name)[:, None] for name in self.parameters]
+        self.x: Array = np.concatenate([state.m, rho, *others], axis=1)
+        spread = float(np.linalg.eigvalsh(task.prior.second_moment).max(initial=0.0))
+        self.length = 1 / np.sqrt(1 + spread)
+        self.digits = affordable_digits(state, task, attention)
+
+    def at(self, x: Array) -> State:
+        """Return the state at other coordinates."""
+        end = self.features + self.rank
+        rho = x[:, self.features : end]
+        overlap = rho @ rho.T
+        others = {name: x[:, end + i] for i, name in enumerate(self.parameters)}
+        return replace(self.state, m=x[:, : self.features], r=(overlap + overlap.T) / 2, **others)
+
+    def gradient(self, x: Array) -> Array:
+        """Return the gradient (H, n) at some coordinates."""
+        loss = evaluate(self.at(x), self.task, self.attention, self.digits, MOST_POINTS)
+        rho = x[:, self.features : self.features + self.rank]
+        others = [getattr(loss, name)[:, None] for name in self.parameters]
+        return np.concatenate([loss.m, 2 * loss.r @ rho, *others], axis=1)
+
+    def differences(self, columns: Iterable[int]) -> tuple[Array, float]:
+        """Differentiate the gradient in some columns of x: (H, columns, H, n), and the error's norm."""
+        fine, coarse = (
+            np.array([[self._slope(h, a, k) for a in columns] for h in range(len(self.x))])
+            for k in (1.0, 2.0)
+        )
+        # Weyl: an eigenvalue moves by at most the norm of the perturbation. The five-point error falls
+        # sixteenfold when its step is halved; a quarter of the change is a safe estimate.
+        change = (fine - coarse).reshape(-1, self.x.size)
+        return fine, float(np.linalg.norm(change, 2)) / 4
+
+    def _slope(self, head: int, column: int, scale: float) -> Array:
+        """Five-point derivative of the gradient in one coordinate."""
+        step = np.zeros_like(self.x)
+        # The loss is quadratic in v: any step will do.
+        by_value = self.parameters[column - self.features - self.rank :][:1] == ("v",)
+        quadratic = column >= self.features + self.rank and by_value
+        h = scale * (1.0 if quadratic else STEP * self.length)
+        step[head, column] = h
+        near = self.gradient(self.x + step) - self.gradient(self.x - step)
+        far = self.gradient(self.x + 2 * step) - self.gradient(self.x - 2 * step)
+        return (8 * near - far) / (12 * h)
 
 
 def factor(r: Array) -> Array:
@@ -144,7 +253,7 @@ def factor(r: Array) -> Array:
     return axes[:, kept] * sigma[kept]
 
 
-def _exact(state: State, task: Task, attention: Attention, digits: float) -> Array:
+def exact(state: State, task: Task, attention: Attention, digits: float) -> Array:
     kernel, heads, features = attention.kernel, attention.heads, task.prior.features
     if attention.ignores_scores(task.tokens):
         return np.zeros((heads * (features + heads),) * 2)
@@ -167,35 +276,7 @@ def _exact(state: State, task: Task, attention: Attention, digits: float) -> Arr
     return matrix
 
 
-def _differenced(state: State, rho: Array, task: Task, attention: Attention) -> FactorHessian:
-    x0 = np.concatenate([state.m, rho], axis=1)
-    features = task.prior.features
-    # A gradient varies where the scores change by order one.
-    spread = float(np.linalg.eigvalsh(task.prior.second_moment).max(initial=0.0))
-    length = 1 / np.sqrt(1 + spread)
-    digits = _affordable_digits(state, task, attention)
-
-    def gradient(x: Array) -> Array:
-        m, other = x[:, :features], x[:, features:]
-        overlap = other @ other.T
-        moved = State(m, (overlap + overlap.T) / 2, state.b, state.v)
-        loss = evaluate(moved, task, attention, digits, MOST_POINTS)
-        return np.concatenate([loss.m, 2 * loss.r @ other], axis=1).ravel()
-
-    hessian, coarse = (_differentiate(gradient, x0, STEP * length * k) for k in (1.0, 2.0))
-    loss = population_loss(state, task, attention, 10 ** (1 - digits))
-    # Weyl: an eigenvalue moves by at most the norm of the perturbation. The five-point error falls
-    # sixteenfold when its step is halved; a quarter of the change is a safe estimate.
-    error = (
-        np.linalg.norm(hessian - coarse, 2) / 4
-        + np.linalg.norm(hessian - hessian.T, 2)
-        + attention.heads * float(loss.gradient_error) / length
-    )
-    bulk_error = 2 * attention.heads * float(loss.gradient_error)
-    return FactorHessian((hessian + hessian.T) / 2, 2 * loss.r, float(error), bulk_error)
-
-
-def _affordable_digits(state: State, task: Task, attention: Attention) -> float:
+def affordable_digits(state: State, task: Task, attention: Attention) -> float:
     """Digits of the gradients that are differenced: the most that can be afforded."""
     for digits in DIGITS[:-1]:
         try:
@@ -204,19 +285,3 @@ def _affordable_digits(state: State, task: Task, attention: Attention) -> float:
             continue
         return digits
     return DIGITS[-1]
-
-
-def _differentiate(gradient: Callable[[Array], Array], x0: Array, h: float) -> Array:
-    """Five-point derivative of a gradient in every coordinate: (n, n)."""
-    rows = []
-    for i in range(x0.size):
-        step = np.zeros_like(x0)
-        step.flat[i] = h
-        rows.append(
-            (
-                8 * (gradient(x0 + step) - gradient(x0 - step))
-                - (gradient(x0 + 2 * step) - gradient(x0 - 2 * step))
-            )
-            / (12 * h)
-        )
-    return np.array(rows).reshape(x0.size, x0.size)

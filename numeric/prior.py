@@ -1,6 +1,7 @@
 """Signal priors: distributions of the amplitudes theta, all seen as finite Gaussian mixtures."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -198,6 +199,20 @@ class MixturePrior(Prior):
     def components(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the mixture itself, see `Prior.components`."""
         return self.weights, self.means, self.covariances
+
+
+def marginal(prior: Prior, features: Sequence[int]) -> Prior:
+    """Return the law of some of the amplitudes, in the order given.
+
+    Parameters
+    ----------
+    prior : Prior
+    features : sequence of int
+        Features, counted from 0.
+    """
+    chosen = list(features)
+    weights, means, covariances = prior.components()
+    return MixturePrior(weights, means[:, chosen], covariances[:, chosen][:, :, chosen])
 
 
 def isotropic(features: int, variance: float) -> GaussianPrior:

@@ -252,13 +252,12 @@ def principal_axes(matrix: Array) -> Rule:
 
 def product_rule(rules: list[Rule]) -> Rule:
     """Product of one-dimensional rules: points (N, d) and weights (N,)."""
-    weights = np.ones(1)
-    for _, w in rules:
+    points, weights = np.zeros((1, len(rules))), np.ones(1)
+    for axis, (z, w) in enumerate(rules):
+        points = np.repeat(points, len(z), axis=0)
+        points[:, axis] = np.tile(z, len(weights))
         weights = np.multiply.outer(weights, w).ravel()
-    if not rules:
-        return np.zeros((1, 0)), weights
-    grids = np.meshgrid(*(z for z, _ in rules), indexing="ij")
-    return np.stack([grid.ravel() for grid in grids], axis=1), weights
+    return points, weights
 
 
 def product_size(rules: list[Rule]) -> int:

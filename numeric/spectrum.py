@@ -4,16 +4,21 @@ At the origin the derived closed form is evaluated, at any other state the Hessi
 of the keys that leaves the span of rho sees the Hessian 2 G per residual dimension.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from numeric.hessian import factor_hessian
+from numeric.alike import alike_hessian, is_alike
+from numeric.hessian import factor, factor_hessian
 from numeric.origin import at_rest, origin_eigenvalues
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
+from numeric.validate import whole_number
 
 SAME = 1e-7
+# An eigenvalue that is zero but for rounding.
+FLAT = 1e-12
 # Share of an eigenvector in a sector that gives the sector's name.
 DOMINANT = 0.9
 
@@ -28,9 +33,12 @@ class Spectrum:
     eigenvalues, errors : (n,) arrays
         Ascending, and their absolute errors (0: closed form).
     multiplicities : (n,) int array
-        Residual sectors count once per residual dimension.
+        Residual sectors count once per residual dimension, until they are `lifted`.
     sectors : tuple of str
-        Which displacement of the heads and which feature.
+        Which displacement of the heads, and along what: a feature, the span of the keys, a head's bias or
+        value, or a residual dimension outside that span.
+    spanned : int
+        Dimensions that the features and the keys span.
     """
 
     point: str
@@ -38,6 +46,47 @@ class Spectrum:
     multiplicities: np.ndarray
     sectors: tuple[str, ...]
     errors: Array
+    spanned: int
+
+    @property
+    def residual(self) -> np.ndarray:
+        """Which sectors are along a residual dimension: the bulk."""
+        return np.array([sector.endswith("residual") for sector in self.sectors], dtype=bool)
+
+    @property
+    def unstable(self) -> np.ndarray:
+        """Which eigenvalues are negative beyond their errors."""
+        return self.eigenvalues < -self.errors - FLAT
+
+    @property
+    def index(self) -> int:
+        """Number of unstable directions; a residual sector counts as its multiplicity says."""
+        return int(self.multiplicities[self.unstable].sum())
+
+    def lifted(self, dimension: int) -> "Spectrum":
+        """Return the spectrum of keys in D dimensions: residual sectors have D - spanned copies.
+
+        Parameters
+        ----------
+        dimension : int
+            Token dimension D >= spanned.
+
+        Raises
+        ------
+        InputError
+            If `dimension` is smaller.
+        """
+        copies = whole_number("dimension", dimension, self.spanned) - self.spanned
+        counts = np.where(self.residual, copies * self.multiplicities, self.multiplicities)
+        kept = counts > 0
+        return replace(
+            self,
+            eigenvalues=self.eigenvalues[kept],
+            multiplicities=counts[kept],
+            sectors=tuple(x for x, keep in zip(self.sectors, kept, strict=True) if keep),
+            errors=self.errors[kept],
+            spanned=dimension,
+        )
 
     @property
     def growth_rates(self) -> Array:
@@ -45,7 +94,9 @@ class Spectrum:
         return -self.eigenvalues + 0.0
 
 
-def hessian_spectrum(task: Task, attention: Attention, state: State | None = None) -> Spectrum:
+def hessian_spectrum(
+    task: Task, attention: Attention, state: State | None = None, *, trained: bool = False
+) -> Spectrum:
     """Return the Hessian's spectrum at the origin, or at a state.
 
     Parameters
@@ -53,8 +104,11 @@ def hessian_spectrum(task: Task, attention: Attention, state: State | None = Non
     task : Task
     attention : Attention
     state : State, optional
-        One state, m (H, F), r (H, H). Biases and values are held fixed; at the origin they are those of
+        One state, m (H, F), r (H, H). At the origin biases and values are those of
         `numeric.origin.at_rest`, b = 0 and equal v.
+    trained : bool
+        Whether the biases and values of a state are coordinates, as far as they are trained; else, and
+        at the origin without a state, they are held fixed.
 
     Returns
     -------
@@ -76,7 +130,9 @@ def hessian_spectrum(task: Task, attention: Attention, state: State | None = Non
     if state is None:
         return _at_origin(task, attention)
     state = state.single(attention, task.prior.features)
-    return _at_state(task, attention, state)
+    if is_alike(state) and not state.r.any():
+        return _where_alike(task, attention, state, trained)
+    return _at_state(task, attention, state, trained)
 
 
 def feature_axes(task: Task) -> tuple[Array, Array]:
@@ -110,20 +166,50 @@ def _at_origin(task: Task, attention: Attention) -> Spectrum:
         np.array([row[1] for row in rows]),
         tuple(row[2] for row in rows),
         np.zeros(len(rows)),
+        features,
     )
 
 
-def _at_state(task: Task, attention: Attention, state: State) -> Spectrum:
-    found = factor_hessian(state, task, attention)
+def _where_alike(task: Task, attention: Attention, state: State, trained: bool) -> Spectrum:
+    """At heads that are all alike, r = 0: two blocks of the size of one head."""
+    found = alike_hessian(state, task, attention)
+    size = task.prior.features + len(attention.parameters) * trained
+    names = _Names(task, 0, attention.parameters if trained else ())
+    rows: list[tuple[float, int, str, float]] = []
+    for kind, count, block, bulk in (
+        ("mean", 1, found.mean, found.own_bulk + (attention.heads - 1) * found.other_bulk),
+        ("difference", attention.heads - 1, found.difference, found.own_bulk - found.other_bulk),
+    ):
+        values, vectors = np.linalg.eigh(block[:size, :size])
+        for value, vector in zip(values, vectors.T, strict=True):
+            rows.append(
+                (float(value), count, f"{kind}, {names(vector[None, :, None])}", found.error)
+            )
+        rows.append((bulk, count, f"{kind}, residual", found.bulk_error))
+    rows = sorted((row for row in rows if row[1] > 0), key=lambda row: row[0])
+    return Spectrum(
+        "state",
+        np.array([row[0] for row in rows]) + 0.0,
+        np.array([row[1] for row in rows]),
+        tuple(row[2] for row in rows),
+        np.array([row[3] for row in rows]),
+        task.prior.features,
+    )
+
+
+def _at_state(task: Task, attention: Attention, state: State, trained: bool) -> Spectrum:
+    found = factor_hessian(state, task, attention, trained=trained)
     values, vectors = np.linalg.eigh(found.matrix)
     shape = attention.heads, len(values) // attention.heads
-    rows = _sectors(values, vectors, shape, SAME + 2 * found.error, task)
+    rank = factor(state.r).shape[1]
+    names = _Names(task, rank, attention.parameters if trained else ())
+    rows = _sectors(values, vectors, shape, SAME + 2 * found.error, names)
     errors = [found.error] * len(rows)
     bulk_values, bulk_vectors = np.linalg.eigh(found.bulk)
     for value, vector in zip(bulk_values, bulk_vectors.T, strict=True):
         rows.append((float(value), f"{_head_sector(vector[:, None])}, residual"))
         errors.append(found.bulk_error)
-    return _merged(rows, errors)
+    return _merged(rows, errors, task.prior.features + rank)
 
 
 def _head_sector(displacement: Array) -> str:
@@ -136,7 +222,7 @@ def _head_sector(displacement: Array) -> str:
 
 
 def _sectors(
-    values: Array, vectors: Array, shape: tuple[int, ...], margin: float, task: Task
+    values: Array, vectors: Array, shape: tuple[int, ...], margin: float, names: "_Names"
 ) -> list[tuple[float, str]]:
     """Name the sector of every eigenvector; equal eigenvalues are first split by head symmetry.
 
@@ -156,24 +242,34 @@ def _sectors(
         ]
         for kind in sorted(set(kinds)):
             mine = [k for k, other in enumerate(kinds) if other == kind]
-            name = f"{kind}, {_feature(span[..., mine], task)}"
+            name = f"{kind}, {names(span[..., mine])}"
             rows += [(float(values[cluster].mean()), name)] * len(mine)
     return rows
 
 
-def _feature(span: Array, task: Task) -> str:
-    """Name the feature, or the residual, that a span of displacements (H, F + k, n) lies along."""
-    _, axes = feature_axes(task)
-    features = len(axes)
-    signal = np.einsum("hfn,fg->hgn", span[:, :features], axes)
-    along = np.append((signal**2).sum(axis=(0, 2)), (span[:, features:] ** 2).sum())
-    leading = int(np.argmax(along))
-    if along[leading] < DOMINANT * along.sum():
-        return "several directions"
-    return "residual" if leading == features else f"feature {leading + 1}"
+class _Names:
+    """Names what a span of displacements lies along."""
+
+    def __init__(self, task: Task, rank: int, parameters: Sequence[str]) -> None:
+        _, self.axes = feature_axes(task)
+        self.rank = rank
+        self.labels = [f"feature {f + 1}" for f in range(len(self.axes))]
+        self.labels += ["span of the keys", *({"b": "bias", "v": "value"}[x] for x in parameters)]
+
+    def __call__(self, span: Array) -> str:
+        """Name a span of displacements (H, F + k + ..., n)."""
+        features = len(self.axes)
+        end = features + self.rank
+        signal = np.einsum("hfn,fg->hgn", span[:, :features], self.axes)
+        along = [*(signal**2).sum(axis=(0, 2)), (span[:, features:end] ** 2).sum()]
+        along += list((span[:, end:] ** 2).sum(axis=(0, 2)))
+        leading = int(np.argmax(along))
+        return (
+            "several directions" if along[leading] < DOMINANT * sum(along) else self.labels[leading]
+        )
 
 
-def _merged(rows: list[tuple[float, str]], errors: list[float]) -> Spectrum:
+def _merged(rows: list[tuple[float, str]], errors: list[float], spanned: int) -> Spectrum:
     """Merge rows of one sector that agree within their errors."""
     order = np.argsort([row[0] for row in rows], kind="stable")
     values: list[list[float]] = []
@@ -200,4 +296,5 @@ def _merged(rows: list[tuple[float, str]], errors: list[float]) -> Spectrum:
         np.array([len(v) for v in values]),
         tuple(sectors),
         np.array(margins),
+        spanned,
     )

@@ -26,6 +26,7 @@ SPECTRUM = Spectrum(
     np.array([3, 3, 1]),
     ("difference, feature 1", "difference, residual", "mean, residual"),
     np.zeros(3),
+    2,
 )
 
 
@@ -216,7 +217,7 @@ def test_many_runs_become_a_mean_with_a_band(tmp_path: Path) -> None:
 def test_a_long_spectrum_shows_its_unstable_end(tmp_path: Path) -> None:
     values = np.linspace(-1, 1, 100)
     names = tuple(f"mean, feature {i}" for i in range(100))
-    long = Spectrum("state", values, np.ones(100, dtype=int), names, np.zeros(100))
+    long = Spectrum("state", values, np.ones(100, dtype=int), names, np.zeros(100), 100)
     figure = plots.spectrum_figure(long)
     assert figure.get_size_inches().max() < 20
     plots.save(figure, tmp_path / "figure.svg")
