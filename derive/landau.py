@@ -91,7 +91,15 @@ class LossExpansion:
     pooled: bool
 
     def terms(self, order: int) -> Terms:
-        """Return the loss of one order: moments that are averaged over pairs, with coefficients."""
+        """Return the loss of one order: moments that are averaged over pairs, with coefficients.
+
+        Raises
+        ------
+        DeriveError
+            For an order beyond the expansion's.
+        """
+        if not 0 <= order <= self.order:
+            raise DeriveError(f"order: found {order}, expected from 0 to {self.order}")
         found: Terms = {Integer(1): Integer(1)} if order == 0 else {}
         for scale, part in ((-2 * self.total, self.head), (self.total**2, self.pair)):
             for monomial, coefficient in part[order].items():
@@ -115,7 +123,7 @@ def expand_loss(attention: Attention, order: int = 4) -> LossExpansion:
     DeriveError
         For another order, or if the weight's derivatives at ``chi = 0`` do not exist.
     """
-    if order not in ORDERS:
+    if isinstance(order, float) or order not in ORDERS:
         raise DeriveError(f"order: found {order!r:.40}, expected one of 2, 4, 6")
     names = (share, *(derivative(k) for k in range(1, order + 1)))
     values = dict(zip(names, taylor(attention, order), strict=True))

@@ -12,6 +12,7 @@ from itertools import product
 
 from sympy import Expr, Integer, Mul, Poly, Rational, Symbol, expand, factor, sqrt
 
+from derive.errors import DeriveError
 from derive.landau import LossExpansion, indices, q, q_pair, q_prime
 from derive.symbols import H
 
@@ -24,6 +25,7 @@ nu_other, kappa_other = Symbol("nu_g", positive=True), Symbol("kappa_g", positiv
 # Alignments of all heads with a feature f, along which they part, and with another one.
 m_f, m_g = Symbol("m_f", real=True), Symbol("m_g", real=True)
 
+HIGHEST = 4
 _HALF, _QUARTER = Rational(1, 2), Rational(1, 4)
 _STEP = Symbol("x", real=True)
 _TOKEN = (Symbol("xi_1", real=True), Symbol("xi_2", real=True))
@@ -98,6 +100,8 @@ def pattern_energy(
         m has a component for each of two features.
     features : sequence of (variance, fourth moment)
     """
+    if order > HIGHEST:
+        raise DeriveError(f"order: found {order}, expected at most {HIGHEST}, as fourth moments go")
     terms = expansion.terms(order)
     moments = sorted(set().union(*(x.free_symbols for x in terms)), key=str)
     signal = [{0: Integer(1), 2: x, 4: y} for x, y in features]

@@ -141,6 +141,14 @@ def alike_gradient(state: State, task: Task, attention: Attention, digits: float
     return found
 
 
+def alike_loss(state: State, task: Task, attention: Attention) -> tuple[float, float]:
+    """Return the loss at heads that are all alike, and its error."""
+    pooled = attention.kernel.NORMALIZATION == "pooled"
+    layer = (_Pooled if pooled else _Pairs)(state, task, attention)
+    fine, coarse = (layer.value(x) for x in (layer.digits, layer.digits - DIGITS_STEP))
+    return fine, abs(fine - coarse) + 10.0**-layer.digits
+
+
 class _Alike:
     """Heads at one x = (m, b, v), of which the first may be moved."""
 
@@ -207,6 +215,10 @@ class _Pooled(_Alike):
         rows, loss = self.rows(self.x, self.attention.heads, digits)
         return rows[0], loss.r[0, [0, min(1, self.attention.heads - 1)]]
 
+    def value(self, digits: float) -> float:
+        """The loss."""
+        return float(self.rows(self.x, self.attention.heads, digits)[1].value)
+
 
 class _Pairs(_Alike):
     """Heads that meet in pairs: what one head and two heads give, times their numbers."""
@@ -226,6 +238,13 @@ class _Pairs(_Alike):
         two, pair = self.rows(self.x, 2, digits)
         bulk = np.array([self._many(alone.r[0, 0], pair.r[0, 0]), pair.r[0, 1]])
         return self._many(one[0], two[0]), bulk
+
+    def value(self, digits: float) -> float:
+        """The loss."""
+        heads = self.attention.heads
+        alone, pair = (float(self.rows(self.x, n, digits)[1].value) for n in (1, min(2, heads)))
+        # E_n = 1 + n s + n (n - 1) p.
+        return alone + (heads - 1) * ((alone - 1) + heads * (pair + 1 - 2 * alone) / 2)
 
     def exact(self, digits: float) -> Array:
         """Both blocks in m: (2, F, F)."""

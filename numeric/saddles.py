@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from numeric.alike import alike_gradient, alike_hessian
+from numeric.alike import alike_gradient, alike_hessian, alike_loss
 from numeric.errors import FlowError, InputError
 from numeric.flow import integrate_flow
 from numeric.hessian import Coordinates, factor_hessian
-from numeric.loss import Loss, population_loss
+from numeric.loss import population_loss
 from numeric.origin import at_rest
 from numeric.prior import marginal
 from numeric.quadrature import Array
@@ -26,12 +26,17 @@ from numeric.task import Attention, State, Task
 from numeric.validate import whole_number
 
 # Gradient from which Newton's method takes over, and times that the flow may take to get there.
-NEAR, FIRST_HORIZON, DOUBLINGS = 1e-3, 25.0, 14
-NEWTON_STEPS = 30
+NEAR, FIRST_HORIZON, DOUBLINGS = 1e-3, 25.0, 10
+NEWTON_STEPS, HALVINGS = 12, 6
+# Gradient of what counts as stationary.
+RESTS = 1e-9
 # Singular values of a Hessian, relative to the largest, below which a direction is flat.
 FLAT = 1e-7
 # Gradient along features that are not learned, where the prior is symmetric in them.
 SYMMETRIC = 1e-8
+
+Point = tuple[Array, Array, float]
+"""Gradient, Hessian, and the gradient's error."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,8 @@ class Saddle:
         With r = 0.
     learned : tuple of int
         Features with which heads are aligned, counted from 0.
-    loss : Loss
-        Value and gradient there, with errors.
+    loss, loss_error, gradient : float
+        Value, its error, and the largest entry of the gradient that is left.
     spectrum : Spectrum
         In (m, b, v) and along each residual dimension. Errors include that of the position.
     position_error : float
@@ -54,7 +59,9 @@ class Saddle:
 
     state: State
     learned: tuple[int, ...]
-    loss: Loss
+    loss: float
+    loss_error: float
+    gradient: float
     spectrum: Spectrum
     position_error: float
 
@@ -75,7 +82,7 @@ def origin_saddle(task: Task, attention: Attention) -> Saddle:
     if np.abs(task.prior.mean).max(initial=0.0) > 0:
         raise InputError("prior", task.prior.mean, "no mean signal, so that the origin is a saddle")
     zero = State(np.zeros((attention.heads, task.prior.features)), np.zeros((attention.heads,) * 2))
-    return _saddle(at_rest(zero, task, attention), (), task, attention, 0.0, 0.0)
+    return unspecialized_saddle(task, attention, zero)
 
 
 def unspecialized_saddle(task: Task, attention: Attention, start: State | None = None) -> Saddle:
@@ -110,17 +117,26 @@ def unspecialized_saddle(task: Task, attention: Attention, start: State | None =
     if start is None and np.abs(task.prior.mean).max(initial=0.0) > 0:
         x0 = _at_rest(descent, x0)
 
-    def at(x: Array) -> tuple[Array, Array, float]:
+    def at(x: Array) -> Point:
         found = alike_hessian(alike(x), task, attention)
         return found.gradient, found.mean, found.gradient_error
 
-    x, error, slope = _newton(at, x0)
-    learned = tuple(int(f) for f in np.flatnonzero(np.abs(x[:features]) > NEAR))
-    return _saddle(alike(x), learned, task, attention, error * np.sqrt(heads), slope)
+    found = _newton(at, x0)
+    if found is None:
+        raise FlowError("flow: heads that are all alike do not come to rest")
+    state = alike(found.x)
+    learned = [int(f) for f in np.flatnonzero(np.abs(found.x[:features]) > NEAR)]
+    found = replace(found, error=found.error * np.sqrt(heads))
+    spectrum = hessian_spectrum(task, attention, state, trained=True)
+    return _saddle(state, learned, spectrum, found, alike_loss(state, task, attention))
 
 
 def stationary_state(
-    task: Task, attention: Attention, start: State, learned: Sequence[int] | None = None
+    task: Task,
+    attention: Attention,
+    start: State,
+    learned: Sequence[int] | None = None,
+    slowest: float = 1e-5,
 ) -> Saddle:
     """Follow the flow to where it comes to rest, with some features only, and make it precise.
 
@@ -133,6 +149,8 @@ def stationary_state(
     learned : sequence of int, optional
         Features, counted from 0, that take part; m is zero along the others, in which the prior must
         be symmetric. All of them by default: the result is then a minimum, as a rule.
+    slowest : float
+        Growth rate, among the features that take part, below which a direction counts as at rest.
 
     Returns
     -------
@@ -149,28 +167,69 @@ def stationary_state(
     start = start.single(attention, features)
     chosen = _chosen(range(features) if learned is None else learned, features)
     part = Task(task.tokens, marginal(task.prior, chosen))
-    r = np.zeros_like(start.r)
-    state = replace(start, m=start.m[:, chosen], r=r)
-    state = _relaxed(state, part, attention)
-    layer = Coordinates(state, part, attention, attention.parameters)
+    state = replace(start, m=start.m[:, chosen], r=np.zeros_like(start.r))
+    horizon = FIRST_HORIZON * attention.heads
+    for _ in range(DOUBLINGS):
+        path = integrate_flow(state, part, attention, [0.0, horizon])
+        state, horizon = path.states.at(-1), 2 * horizon
+        layer = Coordinates(state, part, attention, attention.parameters)
+        if np.abs(layer.gradient(layer.x)).max(initial=0.0) * attention.heads > NEAR:
+            continue
+        found = _polished(layer)
+        if found is not None and found.lowest > -slowest:
+            return _embedded(layer, found, chosen, task)
+    raise FlowError(f"flow: it does not come to rest within tau = {horizon:.3g}")
 
-    def at(x: Array) -> tuple[Array, Array, float]:
+
+def nearby_saddle(
+    task: Task, attention: Attention, state: State, learned: Sequence[int]
+) -> Saddle | None:
+    """Return the stationary state that Newton's method finds from a state, or None.
+
+    Parameters
+    ----------
+    task : Task
+    attention : Attention
+    state : State
+        One state, m (H, F), b and v (H,); r is taken as zero.
+    learned : sequence of int
+        Features, counted from 0, that take part; see `stationary_state`.
+    """
+    state = state.single(attention, task.prior.features)
+    chosen = _chosen(learned, task.prior.features)
+    part = Task(task.tokens, marginal(task.prior, chosen))
+    state = replace(state, m=state.m[:, chosen], r=np.zeros_like(state.r))
+    layer = Coordinates(state, part, attention, attention.parameters)
+    found = _polished(layer)
+    return None if found is None else _embedded(layer, found, chosen, task)
+
+
+def _polished(layer: Coordinates) -> "_Found | None":
+    """Newton's method from a state, with the features that it has."""
+
+    def at(x: Array) -> Point:
         now = layer.at(x.reshape(layer.x.shape))
-        loss = population_loss(now, part, attention, 1e-11)
-        others = [getattr(loss, name)[:, None] for name in attention.parameters]
+        loss = population_loss(now, layer.task, layer.attention, 1e-11)
+        others = [getattr(loss, name)[:, None] for name in layer.parameters]
         gradient = np.concatenate([loss.m, *others], axis=1).ravel()
-        hessian = factor_hessian(now, part, attention, trained=True).matrix
+        hessian = factor_hessian(now, layer.task, layer.attention, trained=True).matrix
         return gradient, hessian, float(loss.gradient_error)
 
-    x, error, slope = _newton(at, layer.x.ravel())
-    found = layer.at(x.reshape(layer.x.shape))
-    m = np.zeros((attention.heads, features))
-    m[:, chosen] = found.m
-    saddle = _saddle(replace(found, m=m), tuple(chosen), task, attention, error, slope)
-    others = np.delete(saddle.loss.m, chosen, axis=1)
-    if np.abs(others).max(initial=0.0) > SYMMETRIC + float(saddle.loss.gradient_error):
+    return _newton(at, layer.x.ravel())
+
+
+def _embedded(layer: Coordinates, found: "_Found", chosen: Sequence[int], task: Task) -> Saddle:
+    """The stationary state among all features."""
+    attention = layer.attention
+    rest = layer.at(found.x.reshape(layer.x.shape))
+    m = np.zeros((attention.heads, task.prior.features))
+    m[:, chosen] = rest.m
+    state = replace(rest, m=m)
+    loss = population_loss(state, task, attention, 1e-10)
+    if np.abs(loss.m).max(initial=0.0) > SYMMETRIC + float(loss.gradient_error):
         raise InputError("learned", chosen, "all features in which the prior is not symmetric")
-    return saddle
+    spectrum = hessian_spectrum(task, attention, state, trained=True)
+    return _saddle(state, chosen, spectrum, found, (float(loss.value), float(loss.error)))
 
 
 def _chosen(learned: Sequence[int], features: int) -> list[int]:
@@ -182,31 +241,14 @@ def _chosen(learned: Sequence[int], features: int) -> list[int]:
 
 def _saddle(
     state: State,
-    learned: tuple[int, ...],
-    task: Task,
-    attention: Attention,
-    error: float,
-    slope: float,
+    learned: Sequence[int],
+    spectrum: Spectrum,
+    found: "_Found",
+    loss: tuple[float, float],
 ) -> Saddle:
-    """A stationary state known to `error`, where the Hessian changes by `slope` per unit length."""
-    spectrum = hessian_spectrum(task, attention, state, trained=True)
-    spectrum = replace(spectrum, errors=spectrum.errors + slope * error)
-    loss = population_loss(state, task, attention, 1e-10)
-    return Saddle(state, learned, loss, spectrum, error)
-
-
-def _relaxed(state: State, task: Task, attention: Attention) -> State:
-    """Follow the flow until the gradient is small."""
-    horizon = FIRST_HORIZON * attention.heads
-    for _ in range(DOUBLINGS):
-        path = integrate_flow(state, task, attention, [0.0, horizon])
-        state = path.states.at(-1)
-        loss = population_loss(state, task, attention, 1e-7)
-        parts = [x for x in (loss.m, loss.b, loss.v) if x is not None]
-        if max(float(np.abs(x).max(initial=0.0)) for x in parts) * attention.heads < NEAR:
-            return state
-        horizon *= 2
-    raise FlowError(f"flow: it does not come to rest within tau = {2 * horizon:.3g}")
+    """A stationary state, known as well as Newton's method found it."""
+    spectrum = replace(spectrum, errors=spectrum.errors + found.slope * found.error)
+    return Saddle(state, tuple(learned), *loss, found.gradient, spectrum, found.error)
 
 
 def _at_rest(descent: Callable[[float, Array], Array], x: Array) -> Array:
@@ -223,24 +265,37 @@ def _at_rest(descent: Callable[[float, Array], Array], x: Array) -> Array:
     raise FlowError("flow: heads that are all alike do not come to rest")
 
 
-def _newton(
-    at: Callable[[Array], tuple[Array, Array, float]], x: Array
-) -> tuple[Array, float, float]:
-    """Newton's method: the stationary point, its error, and how fast the Hessian changes there.
+@dataclass(frozen=True)
+class _Found:
+    """A stationary point x (n,), its error, how fast the Hessian changes, its lowest eigenvalue, and
+    the gradient that is left.
+    """
+
+    x: Array
+    error: float
+    slope: float
+    lowest: float
+    gradient: float
+
+
+def _newton(at: Callable[[Array], Point], x: Array) -> _Found | None:
+    """Newton's method, or None where it does not converge.
 
     Flat directions, such as rotations that leave the loss as it is, are left alone.
     """
     gradient, hessian, error = at(x)
     slope = 0.0
     for _ in range(NEWTON_STEPS):
-        inverse = np.linalg.pinv(hessian, rcond=FLAT, hermitian=True)
-        step = -inverse @ gradient
         size = float(np.linalg.norm(gradient))
         if size <= error:
             break
-        for _ in range(NEWTON_STEPS):
+        inverse = np.linalg.pinv(hessian, rcond=FLAT, hermitian=True)
+        step = -inverse @ gradient
+        whole = float(np.linalg.norm(step))
+        for _ in range(HALVINGS):
             found = at(x + step)
-            if np.linalg.norm(found[0]) < size:
+            # Measured in steps, curved valleys do not mislead (Deuflhard's natural monotonicity).
+            if np.linalg.norm(inverse @ found[0]) < whole:
                 break
             step = step / 4
         else:
@@ -249,8 +304,10 @@ def _newton(
         slope = max(slope, float(np.linalg.norm(found[1] - hessian, 2)) / max(length, 1e-4))
         x = x + step
         gradient, hessian, error = found
+    size = float(np.linalg.norm(gradient))
+    if size > max(RESTS, 10 * error):
+        return None
     inverse = np.linalg.pinv(hessian, rcond=FLAT, hermitian=True)
-    distance = float(np.linalg.norm(inverse, 2)) * (
-        float(np.linalg.norm(gradient)) + error * np.sqrt(len(x))
-    )
-    return x, distance, slope
+    distance = float(np.linalg.norm(inverse, 2)) * (size + error * np.sqrt(len(x)))
+    lowest = float(np.linalg.eigvalsh(hessian).min(initial=np.inf))
+    return _Found(x, distance, slope, lowest, float(np.abs(gradient).max(initial=0.0)))
