@@ -9,13 +9,17 @@ user        an activation of the user's own; its weight's text is read by `parse
 loss        the population loss in race form; one sample's score gradient
 expansion   second-order expansion at the origin, symbolic L and H and prior moments
 gradient    order-parameter gradients by matrix calculus; the flow equations
+landau      the loss at the origin order by order: the Landau free energy of specialization
+pattern     which patterns of heads the quartic energy prefers; heads parting at small alignment
 hessian     Hessian at the origin by head sector; growth rates
 single_head closed forms of one head on a fixed spike
 noise       the noise matrix of finite steps where one race suffices
 bayes       the Bayes weight of a position
 spec        the frozen kernel spec: what crosses to the numeric side
 emit        kernels written as NumPy source into ``numeric/_generated``; drift
-document    the derivation as Markdown with LaTeX, or as plain text
+document    the derivation as Markdown with LaTeX, or as plain text; `landau_document` has the sections on
+            `landau` and `pattern`
+writer      collects a document in one of the two forms
 
 Nothing here solves or integrates numerically; ``python -m derive`` is the command.
 """

@@ -7,6 +7,7 @@ from derive.attention import ACTIVATIONS, activation
 from derive.document import FORMATS, document
 from derive.emit import activation_module, drift, module_source, write
 from derive.errors import DeriveError
+from derive.landau import ORDERS
 from derive.user import read_attention
 
 
@@ -37,6 +38,12 @@ def main(argv: list[str] | None = None) -> int:
         default="latex",
         help="LaTeX inside Markdown, plain text, or the kernels' source",
     )
+    parser.add_argument(
+        "--order",
+        default="4",
+        metavar="{2,4,6}",
+        help="of the loss's expansion at the origin, in what is printed as LaTeX or text (default: 4)",
+    )
     arguments = parser.parse_args(argv)
     if arguments.name and (arguments.check or arguments.write):
         parser.error("argument NAME: --check and --write concern all kernels, expected no name")
@@ -49,6 +56,10 @@ def main(argv: list[str] | None = None) -> int:
             for path in write():
                 print(path)
             return 0
+        orders = {str(order): order for order in ORDERS}
+        if arguments.order not in orders:
+            found = f"found {arguments.order!r:.40}, expected one of {', '.join(orders)}"
+            raise DeriveError(f"--order: {found}")
         chosen = [
             read_attention(name) if name.endswith(".toml") else activation(name)
             for name in arguments.name or ACTIVATIONS
@@ -57,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
             if arguments.format == "python":
                 print(module_source(activation_module(attention)))
             else:
-                print(document(attention, arguments.format))
+                print(document(attention, arguments.format, orders[arguments.order]))
     except BrokenPipeError:
         raise
     except (DeriveError, OSError) as error:

@@ -5,13 +5,23 @@ from sympy import Symbol, collect, exp, expand, factor, latex, solve, sstr, toge
 from derive.attention import Attention
 from derive.bayes import gaussian_log_weight
 from derive.errors import DeriveError
-from derive.expansion import INVARIANTS, OriginExpansion, expand_at_origin, first
+from derive.expansion import (
+    INVARIANTS,
+    OriginExpansion,
+    expand_at_origin,
+    factored,
+    first,
+    share,
+    taylor,
+)
 from derive.hessian import sector_eigenvalues
-from derive.loss import ANY_WINS, RELEVANT_WINS, score_gradient
+from derive.landau_document import write_landau
+from derive.loss import ANY_WINS, RELEVANT_WINS, mean_slope, score_gradient, slope
+from derive.loss import share as token_share
 from derive.loss import value as head_value
 from derive.single_head import owens_t, spike_loss, spike_minimum
 from derive.stable import written_out
-from derive.symbols import L, nu_f, v
+from derive.symbols import H, L, chi, nu_f, v
 from derive.writer import Writer
 
 FORMATS = ("latex", "text", "python")
@@ -32,17 +42,24 @@ _NORMALIZED = {
 u, u_prime = Symbol("u", real=True), Symbol("u'", real=True)
 
 
-def document(attention: Attention, form: str = "latex") -> str:
+def document(attention: Attention, form: str = "latex", order: int = 4) -> str:
     """Return the derivation of one activation.
 
     Parameters
     ----------
     attention : Attention
     form : {"latex", "text"}
+    order : {2, 4, 6}
+        Of the loss's expansion at the origin.
 
     Returns
     -------
     str
+
+    Raises
+    ------
+    DeriveError
+        For another form or order, or if the weight's first two derivatives at the origin do not exist.
     """
     if form not in FORMATS[:2]:
         raise DeriveError(f"format: found {form!r}, expected one of {', '.join(FORMATS[:2])}")
@@ -52,6 +69,8 @@ def document(attention: Attention, form: str = "latex") -> str:
     _loss(write, attention)
     _flow(write, attention)
     _expansion(write, attention, expansion)
+    _noise_at_origin(write, attention, expansion)
+    write_landau(write, attention, order)
     _hessian(write, expansion)
     _spike(write, attention)
     write.section("Bayes weight")
@@ -244,6 +263,27 @@ def _expansion(write: "Writer", attention: Attention, expansion: OriginExpansion
         coefficient = expansion.coefficient(invariant)
         if coefficient != 0:
             write.formula(f"coefficient of {invariant}", rf"\left[E\right]_{{{name}}}", coefficient)
+
+
+def _noise_at_origin(write: "Writer", attention: Attention, expansion: OriginExpansion) -> None:
+    """The noise matrix of heads of equal bias and value, whose score gradients are all the same."""
+    a, w1 = taylor(attention, 1)
+    names = {x: y for y, x in expansion.bias_functions.items() if y in (share, first)}
+    pooled = attention.normalization == "pooled"
+    value = v if "v" in attention.trained else attention.value
+    slopes = {kind: 2 * (expansion.attention - kind) for kind in (1, 0)}
+    summed = names.get(a, a) * (H if pooled else 1) * (slopes[1] + (L - 1) * slopes[0])
+    gradient = score_gradient(attention)[0].subs(chi, 0)
+    if w1 in names:
+        gradient = gradient / w1 * names[w1]
+    known = {token_share: names.get(a, a), mean_slope: summed, head_value: 1 if pooled else value}
+    relevant, other = (gradient.subs(known | {slope: slopes[kind]}) for kind in (1, 0))
+    write.line(
+        "At the origin gamma_l = 2 (a_l - 1{l = eps}), and d(loss)/d chi_hl is the same for all heads of "
+        "equal bias and value. So is the noise matrix for all h and h': differences of heads feel no "
+        "noise there at leading order."
+    )
+    write.formula("V_hh' at 0", r"V_{hh'}(0)", factored(relevant**2 + (L - 1) * other**2))
 
 
 def _hessian(write: "Writer", expansion: OriginExpansion) -> None:

@@ -6,7 +6,7 @@ scores alone. Several denominators couple up to four heads: then V is integrated
 randomized quasi-Monte Carlo.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,25 +75,45 @@ def noise_matrix(
     -----
     `derive.task` section 3. The limit D -> infinity is taken: tokens are orthonormal.
     """
+    return _noise(state, task, attention, net_size, lambda parts: parts.sum(axis=0))
+
+
+def noise_parts(
+    state: State, task: Task, attention: Attention, net_size: int = NET_SIZE
+) -> tuple[Array, Array]:
+    """Return what V takes from the other tokens and from the relevant one, (2, H, H), and the errors."""
+    return _noise(state, task, attention, net_size, lambda parts: parts)
+
+
+def _noise(
+    state: State,
+    task: Task,
+    attention: Attention,
+    net_size: int,
+    of: Callable[[Array], Array],
+) -> tuple[Array, Array]:
+    """A linear function of both parts of V, and its error."""
     state = state.single(attention, task.prior.features)
     net_size = 2 ** int(np.log2(whole_number("net_size", net_size, 2)))
     heads, tokens, kernel = attention.heads, task.tokens, attention.kernel
     if attention.ignores_scores(tokens):
-        return np.zeros((heads, heads)), np.zeros((heads, heads))
+        nothing = of(np.zeros((2, heads, heads)))
+        return nothing, nothing
     bias, value = state.biases_and_values(attention)
     layer = _Layer(*token_laws(state, task, attention), bias, value, kernel, float(tokens))
     if kernel.NORMALIZATION == "per-head" and heads > 1:
-        return _averaged(layer.over_all_scores(tokens, net_size))
+        return _averaged(map(of, layer.over_all_scores(tokens, net_size)))
     for digits in DIGITS:
-        found = layer.by_product_rule(digits)
-        if found is not None:
-            coarser = np.array([layer.by_product_rule(digits - lost) for lost in (1, 1.5)])
+        parts = layer.by_product_rule(digits)
+        if parts is not None:
+            found = of(parts)
+            coarser = [layer.by_product_rule(digits - lost) for lost in (1, 1.5)]
             # Changes shrink with every digit, but one of them may be small by chance.
-            one, two = np.abs(coarser - found).max(axis=(1, 2))
+            one, two = (np.abs(of(x) - found).max() for x in coarser if x is not None)
             error = 2 * np.sqrt(one * two) + 10**-digits * np.abs(found).max()
             return found, np.full_like(found, error)
     time = layer.race_time(SAMPLED_DIGITS)
-    return _averaged(layer.over_token(rules, time) for rules in layer.nets(net_size))
+    return _averaged(of(layer.over_token(rules, time)) for rules in layer.nets(net_size))
 
 
 def _averaged(found: Iterable[Array]) -> tuple[Array, Array]:
@@ -125,7 +145,7 @@ class _Layer:
         return self.kernel.NORMALIZATION != "none"
 
     def by_product_rule(self, digits: float) -> Array | None:
-        """V by product rules along the laws' principal axes, unless one has too many points."""
+        """Both parts of V by product rules along the laws' principal axes, unless these are too large."""
         # Without a race slopes may be narrower than race functions: those of erf are.
         fine, most = (digits, MOST_POINTS) if self.raced else (2 * digits, MOST_UNRACED)
         axes = product_rules(self.null, self.relevant, self.tokens, fine, most)
@@ -170,10 +190,11 @@ class _Layer:
         return u[0], du[0]
 
     def over_token(self, rules: list[Rule], time: Rule | None) -> Array:
-        """Return V as an integral over the scores of the token that is noisy."""
-        parts = self._plain(rules) if time is None else self._raced(rules, *time)
-        found = np.sum([(slope.T * weights) @ slope for slope, weights in parts], axis=0)
-        return (found + found.T) / 2
+        """Return both parts of V as integrals over the scores of the token that is noisy."""
+        slopes = self._plain(rules) if time is None else self._raced(rules, *time)
+        null, *relevant = ((slope.T * weights) @ slope for slope, weights in slopes)
+        found = np.array([null, np.sum(relevant, axis=0)])
+        return (found + found.swapaxes(1, 2)) / 2
 
     def _plain(self, rules: list[Rule]) -> Iterator[Rule]:
         """Slopes ``da_l / dchi_hl`` (N, H) and weights (N,) for each law, without a denominator."""
@@ -199,8 +220,9 @@ class _Layer:
             yield p.slope[0], p.weights[0] * _gathered(p, u, share)
 
     def over_all_scores(self, tokens: int, size: int) -> Iterator[Array]:
-        """Return V integrated over all H x L scores and the choice of the relevant token's law."""
+        """Return both parts of V integrated over all H x L scores and the relevant token's law."""
         heads = len(self.bias)
+        tokens = whole_number("tokens", tokens, 1)
         most = (MOST_DIMENSIONS - 1) // heads
         if tokens > most:
             raise InputError(
@@ -224,8 +246,8 @@ class _Layer:
             slope = 2 * a
             slope[:, 0] -= 2
             c, *_ = score_gradient(chi, self.bias, self.value, p, slope, self.kernel)
-            flat = c.transpose(1, 0, 2).reshape(heads, -1)
-            yield flat @ flat.T / size
+            signal, flat = c[:, :, 0], c[:, :, 1:].transpose(1, 0, 2).reshape(heads, -1)
+            yield np.array([flat @ flat.T, signal.T @ signal]) / size
 
 
 def _race_variables(points: Points, u: Array) -> Iterator[tuple[slice, Array]]:

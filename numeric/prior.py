@@ -215,6 +215,20 @@ def marginal(prior: Prior, features: Sequence[int]) -> Prior:
     return MixturePrior(weights, means[:, chosen], covariances[:, chosen][:, :, chosen])
 
 
+def rotated(prior: Prior, axes: ArrayLike) -> Prior:
+    """Return the law of the amplitudes along other axes.
+
+    Parameters
+    ----------
+    prior : Prior
+    axes : (F, F) array_like
+        Orthonormal columns.
+    """
+    turn = real_array("axes", axes, (prior.features, prior.features))
+    weights, means, covariances = prior.components()
+    return MixturePrior(weights, means @ turn, turn.T @ covariances @ turn)
+
+
 def isotropic(features: int, variance: float) -> GaussianPrior:
     """Return the Gaussian N(0, variance * identity) of R^features.
 

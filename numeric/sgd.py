@@ -136,6 +136,7 @@ def run_sgd(
     `SIGNALS` samples cover, then the tokens of those steps in order, and so on.
     """
     features = task.prior.features
+    whole_number("tokens", task.tokens, 1)
     state = state.single(attention, features)
     least = features + attention.heads
     dimension = whole_number("dimension", dimension, 1)

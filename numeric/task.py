@@ -12,6 +12,7 @@ from numeric.validate import (
     FloatArray,
     psd_matrix,
     real_array,
+    real_number,
     store,
     whole_number,
 )
@@ -44,6 +45,16 @@ class Task:
         store(self, tokens=whole_number("tokens", self.tokens, 1))
         if not isinstance(self.prior, Prior):
             raise InputError("prior", self.prior, "a prior, such as GaussianPrior")
+
+    def continued(self, tokens: float) -> "Task":
+        """Return the task with any real number L of tokens >= 1, in which losses are analytic.
+
+        Simulations refuse it, unless L is a whole number.
+        """
+        count = real_number("tokens", tokens, minimum=1)
+        task = replace(self)
+        store(task, tokens=int(count) if count.is_integer() else count)
+        return task
 
 
 @dataclass(frozen=True)

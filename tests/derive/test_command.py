@@ -38,11 +38,21 @@ def test_prints_the_chosen_activation(capsys: pytest.CaptureFixture[str]) -> Non
 def test_prints_all_activations_as_latex_by_default(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "document", lambda attention, form: f"{attention.name} {form}")
+    monkeypatch.setattr(
+        command, "document", lambda attention, form, order: f"{attention.name} {form} {order}"
+    )
     assert main([]) == 0
-    assert capsys.readouterr() == ("".join(f"{name} latex\n" for name in ACTIVATIONS), "")
-    assert main(["b-softmax", "softmax"]) == 0
-    assert capsys.readouterr() == ("b-softmax latex\nsoftmax latex\n", "")
+    assert capsys.readouterr() == ("".join(f"{name} latex 4\n" for name in ACTIVATIONS), "")
+    assert main(["b-softmax", "softmax", "--order", "6"]) == 0
+    assert capsys.readouterr() == ("b-softmax latex 6\nsoftmax latex 6\n", "")
+
+
+@pytest.mark.parametrize("order", ["3", "8", "0", "-4", "4.0", "four", ""])
+def test_an_unknown_order(order: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["softmax", f"--order={order}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert _one_line(err) == f"--order: found {order!r}, expected one of 2, 4, 6"
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -171,7 +181,8 @@ def test_failures_are_one_line_and_code_two(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--check", "--write"], ["--format", "html"], ["--chekc"], ["--format"]]
+    "arguments",
+    [["--check", "--write"], ["--format", "html"], ["--chekc"], ["--format"], ["--order"]],
 )
 def test_misused_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

@@ -87,7 +87,7 @@ AT_ZERO["linear"] = (1 - H * v) ** 2 + (L - 1) * (H * v) ** 2
 
 @pytest.mark.parametrize("name", COEFFICIENTS)
 def test_text_states_the_expansion_of_the_model(name: str) -> None:
-    stated = {k: x for k, x in formulas(text(name)).items() if k.startswith("coefficient of ")}
+    stated = [k for k in formulas(text(name)) if re.match("coefficient of [^<]", k)]
     assert set(stated) == {f"coefficient of {x}" for x in COEFFICIENTS[name]}
     assert sp.simplify(parsed(name, "E at 0") - AT_ZERO.get(name, 1 - 1 / L)) == 0
     for invariant, factor in COEFFICIENTS[name].items():
@@ -109,6 +109,45 @@ def test_text_states_the_expansion_in_functions_of_the_bias() -> None:
         back = share**2 if name == "softmax-1" else 0
         along = -2 * (1 - total) * H * v * slope - 2 * (L - 1) * total * H * v * back
         assert sp.simplify(parsed(name, "coefficient of mbar_mu") - along) == 0
+
+
+def _noise_of_samples(name: str, tokens: int, heads: int, bias: Expr, value: Expr) -> sp.Matrix:
+    """``sum_l c_hl c_h'l`` where all scores are zero, by calculus in the scores of all tokens."""
+    scores = sp.Matrix(heads, tokens, sp.symbols(f"x:{heads * tokens}"))
+    weights = scores.applyfunc(lambda x: WEIGHTS[name].subs({chi: x, b: bias}))
+    if name == "b-softmax":
+        a = [sum(weights.col(k)) / sum(weights) for k in range(tokens)]
+    else:
+        background = 1 if name == "softmax-1" else 0
+        over = [
+            1 if name in ("linear", "erf") else background + sum(weights.row(h))
+            for h in range(heads)
+        ]
+        a = [value * sum(weights[h, k] / over[h] for h in range(heads)) for k in range(tokens)]
+    loss = (1 - a[0]) ** 2 + sum(x**2 for x in a[1:])
+    c = scores.applyfunc(lambda x: sp.diff(loss, x).subs(dict.fromkeys(scores, 0)))
+    return c * c.T
+
+
+@pytest.mark.parametrize(("tokens", "heads"), [(2, 2), (3, 2), (2, 3), (3, 1)])
+@pytest.mark.parametrize("name", NAMES)
+def test_text_states_the_noise_at_the_origin(name: str, tokens: int, heads: int) -> None:
+    bias, value = Rational(1, 3), Rational(2, 7)
+    if "v" not in TRAINED.get(name, ""):
+        value = Rational(1, heads)
+    found = parsed(name, "V_hh' at 0")
+    known = [x for x in (share, first) if x in found.free_symbols]
+    found = found.subs({x: parsed(name, str(x)) for x in known})
+    found = found.subs({L: tokens, H: heads, b: bias, v: value})
+    expected = _noise_of_samples(name, tokens, heads, bias, value)
+    assert all(abs(sp.N(x - found, 40)) < 1e-30 for x in expected)
+    assert found.is_positive
+
+
+def test_softmax_feels_the_noise_of_the_model() -> None:
+    model = (4 / (H * L) ** 2) * (1 - 1 / L)
+    assert sp.simplify(parsed("softmax", "V_hh' at 0") - model) == 0
+    assert r"V_{hh'}(0) = \frac{4 \left(L - 1\right)}{H^{2} L^{3}}" in latex("softmax")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -283,7 +322,8 @@ def test_latex_is_balanced_and_has_a_formula_for_each_of_the_text(name: str) -> 
     ]
     assert headings[0] == headings[1]
     closed = name in ("linear", "erf")
-    assert len(headings[0]) == len(set(headings[0])) == 8 + closed
+    beyond = 1 if name == "linear" else 3
+    assert len(headings[0]) == len(set(headings[0])) == 8 + closed + beyond
 
 
 @pytest.mark.parametrize("name", NAMES)

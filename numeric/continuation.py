@@ -1,0 +1,145 @@
+"""How the unspecialized saddle changes with a parameter, and where heads start to part from it.
+
+The parameter is whatever a function of one number makes of it: a variance, the mean signal, the number of
+heads, or the number of tokens as a real number (`numeric.task.Task.continued`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from numeric.errors import InputError
+from numeric.quadrature import Array
+from numeric.saddles import Saddle, unspecialized_saddle
+from numeric.task import Attention, Task
+from numeric.validate import real_array
+
+Problem = Callable[[float], tuple[Task, Attention]]
+
+ACCURACY = 1e-10
+"""Relative accuracy of a bifurcation's parameter."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The unspecialized saddle along a parameter.
+
+    Attributes
+    ----------
+    values : (n,) array
+    saddles : tuple of Saddle
+    lowest : (n,) array
+        Lowest eigenvalue of the heads' differences.
+    bifurcations : (k,) array
+        Parameters at which it crosses zero: specialization starts or ends.
+    """
+
+    values: Array
+    saddles: tuple[Saddle, ...]
+    lowest: Array
+    bifurcations: Array
+
+
+def follow_saddle(problem: Problem, values: ArrayLike) -> Branch:
+    """Follow the unspecialized saddle along a parameter.
+
+    Parameters
+    ----------
+    problem : callable
+        Task and attention for each value of the parameter; at least two heads.
+    values : (n,) array_like
+        Increasing values of the parameter.
+
+    Returns
+    -------
+    Branch
+        Bifurcations are located between values where the lowest eigenvalue changes sign; a parameter of
+        whole numbers only is not divided.
+
+    Raises
+    ------
+    InputError
+        If values do not increase, or there is one head only.
+    FlowError
+        If there is no such saddle.
+    """
+    grid = _increasing("values", values)
+    saddles = [unspecialized_saddle(*problem(float(x))) for x in grid]
+    lowest = np.array([difference_eigenvalue(x) for x in saddles])
+    roots = []
+    for i in np.flatnonzero(np.sign(lowest[:-1]) * np.sign(lowest[1:]) < 0):
+        roots.append(_root(problem, float(grid[i]), float(grid[i + 1])))
+    return Branch(grid, tuple(saddles), lowest, np.array(roots))
+
+
+def phase_boundary(
+    problem: Callable[[float, float], tuple[Task, Attention]],
+    values: ArrayLike,
+    bracket: Sequence[float],
+) -> Array:
+    """Return, for each value of one parameter, where another one lets heads part.
+
+    Parameters
+    ----------
+    problem : callable
+        Task and attention for a value of each parameter.
+    values : (n,) array_like
+        Increasing values of the first parameter.
+    bracket : (low, high)
+        Where the second one is looked for.
+
+    Returns
+    -------
+    (n,) array
+        Where the lowest eigenvalue of the heads' differences at the unspecialized saddle vanishes; NaN
+        where its sign is the same at both ends of the bracket.
+    """
+    grid, (low, high) = _increasing("values", values), _increasing("bracket", bracket)
+    found = []
+    for x in grid:
+
+        def along(y: float, x: float = float(x)) -> tuple[Task, Attention]:
+            return problem(x, y)
+
+        ends = [difference_eigenvalue(unspecialized_saddle(*along(y))) for y in (low, high)]
+        apart = np.sign(ends[0]) * np.sign(ends[1]) < 0
+        found.append(_root(along, float(low), float(high)) if apart else np.nan)
+    return np.array(found)
+
+
+def difference_eigenvalue(saddle: Saddle) -> float:
+    """Return the lowest eigenvalue of the heads' differences along features, biases and values.
+
+    Raises
+    ------
+    InputError
+        If there is one head only.
+    """
+    spectrum = saddle.spectrum
+    own = [s.startswith("difference") and not s.endswith("residual") for s in spectrum.sectors]
+    if not any(own):
+        raise InputError("heads", len(saddle.state.m), "at least 2, so that heads can part")
+    return float(spectrum.eigenvalues[own].min())
+
+
+def _root(problem: Problem, low: float, high: float) -> float:
+    """Where the eigenvalue crosses zero; each saddle starts from the one before."""
+    last: list[Saddle] = []
+
+    def eigenvalue(x: float) -> float:
+        task, attention = problem(x)
+        start = last[-1].state if last else None
+        last.append(unspecialized_saddle(task, attention, start))
+        return difference_eigenvalue(last[-1])
+
+    return float(brentq(eigenvalue, low, high, xtol=ACCURACY * max(abs(low), abs(high))))
+
+
+def _increasing(name: str, values: ArrayLike) -> Array:
+    found = real_array(name, values, (None,))
+    if len(found) < 2 or (np.diff(found) <= 0).any():
+        raise InputError(name, found, "at least two increasing numbers")
+    return found
