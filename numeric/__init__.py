@@ -8,17 +8,21 @@ task         task, attention layer, state; `activation`: built-in and user-defin
 quadrature   rules for Gaussian scores and the race time; `refine`: digits raised to a tolerance
 race         races of a token's score law; `heads` and `pairs` of them on their own, `pooled` heads
 loss         exact population loss and gradient, with an error
-hessian      exact Hessian of the loss in (m, r) and (m, rho), by `curvature`
+hessian      exact Hessian of the loss in (m, r) and (m, rho), by `curvature`; `alike` of equal heads
 origin       second-order expansion at the origin
 scores       one sample: attention weights and score gradients
 noise        noise matrix V of finite-step SGD; random initial states
 flow         order-parameter flow; first passages; excursions
-spectrum     Hessian spectra at the origin and at any state
+spectrum     Hessian spectra at the origin and at any state, lifted to D dimensions
+saddles      the unspecialized saddle, partially specialized ones, minima; `ladder` of them with waiting
+             times; `continuation` in any parameter, bifurcations and phase boundaries
+escape       the law of the first passage at every D; diffusion of the magnetization
 bayes        Bayes weight and Bayes risk
 sgd          finite-D stochastic gradient descent
 checks       theory against simulation, with a false-alarm budget
-run          the main job; `report` writes its files, `plots` draws in the look of `style`
-cli          the command ``headflow``; `commands` has what it computes
+run          the main job; `report` writes its files
+plots        figures in the look of `style`; `saddle_plots`
+cli          the command ``headflow``; `commands` and `spectrum_command` have what it computes
 errors       typed errors; `validate` checks arguments; `files` writes whole files
 
 `_generated` holds the kernels that `derive` writes; import them directly to reuse a formula. Nothing
@@ -30,7 +34,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from numeric.alike import AlikeHessian, alike_hessian
     from numeric.bayes import Risk, bayes_risk, log_bayes_weight
+    from numeric.continuation import Branch, follow_saddle, phase_boundary
     from numeric.errors import (
         ExperimentError,
         FlowError,
@@ -39,9 +45,11 @@ if TYPE_CHECKING:
         QuadratureError,
         SimulationError,
     )
+    from numeric.escape import EscapeLaw, escape_law, magnetization_diffusion
     from numeric.experiment import Experiment, example_names, load_experiment
     from numeric.flow import Flow, integrate_flow
     from numeric.hessian import FactorHessian, LossHessian, factor_hessian, loss_hessian
+    from numeric.ladder import Rung, ladder
     from numeric.loss import Loss, population_loss
     from numeric.noise import initial_state, noise_matrix
     from numeric.prior import (
@@ -52,12 +60,22 @@ if TYPE_CHECKING:
         flipped_spike,
         isotropic,
     )
+    from numeric.saddles import (
+        Saddle,
+        nearby_saddle,
+        origin_saddle,
+        stationary_state,
+        unspecialized_saddle,
+    )
     from numeric.sgd import SGDRuns, run_sgd
     from numeric.spectrum import Spectrum, hessian_spectrum
     from numeric.task import Attention, State, Task
 
 _ROOMS = {
+    "alike": ("AlikeHessian", "alike_hessian"),
     "bayes": ("Risk", "bayes_risk", "log_bayes_weight"),
+    "continuation": ("Branch", "follow_saddle", "phase_boundary"),
+    "escape": ("EscapeLaw", "escape_law", "magnetization_diffusion"),
     "errors": (
         "ExperimentError",
         "FlowError",
@@ -71,6 +89,13 @@ _ROOMS = {
     "hessian": ("FactorHessian", "LossHessian", "factor_hessian", "loss_hessian"),
     "loss": ("Loss", "population_loss"),
     "noise": ("initial_state", "noise_matrix"),
+    "saddles": (
+        "Saddle",
+        "nearby_saddle",
+        "origin_saddle",
+        "stationary_state",
+        "unspecialized_saddle",
+    ),
     "sgd": ("SGDRuns", "run_sgd"),
     "spectrum": ("Spectrum", "hessian_spectrum"),
     "prior": (

@@ -14,9 +14,13 @@ from contextlib import suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from numeric import commands
 from numeric.files import strict_json
+
+if TYPE_CHECKING:
+    from numeric.experiment import Experiment
 
 EXAMPLES = ("two-features", "two-features-bayes")
 DISAGREE, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -142,15 +146,26 @@ def _parser() -> argparse.ArgumentParser:
         "spectrum",
         "Hessian eigenvalues and growth rates by sector",
         "Coordinates are (m, rho) with r = rho rho^T. A growth rate is minus an eigenvalue, per "
-        "unit of tau = step size x steps. Residual sectors count once per residual dimension.",
+        "unit of tau = step size x steps. Residual sectors count once per residual dimension, unless "
+        "--dimension is given.",
         "spectrum two-features --plot spectrum.svg",
     )
     spectrum.add_argument(
         "--at",
-        choices=("origin", "state"),
+        choices=("origin", "unspecialized", "state", "ladder"),
         default="origin",
-        help="origin: in closed form (default); state: at the file's [state], else a random "
-        "initial one. Biases and values are held fixed",
+        help="origin: in closed form (default); unspecialized: the saddle of heads that are all alike; "
+        "state: the file's [state], else a random initial one; both hold biases and values fixed, "
+        "saddles do not. ladder: the saddles that the flow visits, with waiting times",
+    )
+    spectrum.add_argument(
+        "--along", choices=("flow",), help="spectra at times along the flow instead, kappa included"
+    )
+    spectrum.add_argument(
+        "--dimension",
+        type=int,
+        metavar="D",
+        help="token dimension: residual sectors are counted D - F - rank(r) times",
     )
     flow = add(
         "flow",
@@ -181,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         "sgd two-features --json",
     )
     for compute, parts in zip(
-        (commands.loss, commands.spectrum, commands.flow, commands.risk, commands.sgd),
+        (commands.loss, _spectrum, commands.flow, commands.risk, commands.sgd),
         (loss, spectrum, flow, risk, sgd),
         strict=True,
     ):
@@ -250,6 +265,14 @@ def _show(compute: commands.Compute, arguments: argparse.Namespace) -> int:
     text = "\n".join([title, *lines])
     print(strict_json(entries) if arguments.json else text)
     return 0
+
+
+def _spectrum(
+    experiment: "Experiment", given: argparse.Namespace, progress: commands.Progress
+) -> commands.Result:
+    from numeric.spectrum_command import spectrum
+
+    return spectrum(experiment, given, progress)
 
 
 def _fail(words: str, code: int = BAD_INPUT) -> int:

@@ -28,7 +28,7 @@ def loss(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
 
     from numeric.loss import population_loss
 
-    state, words = _start(experiment)
+    state, words = start(experiment)
     tol = given.tol if given.tol is not None else 1e-12 if experiment.attention.heads == 1 else 1e-8
     loss = population_loss(state, experiment.task, experiment.attention, tol)
     parts = {name: getattr(loss, name) for name in ("m", "r", "b", "v")}
@@ -52,29 +52,13 @@ def loss(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
     return entries, lines, lambda plots: plots.loss_figure(loss)
 
 
-def spectrum(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Result:
-    from numeric.spectrum import hessian_spectrum
-
-    state, words = _origin(experiment) if given.at == "origin" else _start(experiment)
-    found = hessian_spectrum(experiment.task, experiment.attention, state)
-    lines = [words]
-    if state is None and experiment.task.prior.mean.any():
-        lines.append("note: the mean signal is not zero, so neither is the gradient at the origin")
-    names = ("sectors", "multiplicities", "eigenvalues", "errors", "growth_rates")
-    entries = {name: getattr(found, name) for name in ("point", *names)}
-    rows = [["sector", "multiplicity", "eigenvalue", "error", "growth rate"]]
-    for sector, count, value, error, rate in zip(*(entries[name] for name in names), strict=True):
-        rows.append([sector, str(count), f"{value:.8g}", f"{error:.1e}", f"{rate:+.8g}"])
-    return entries, [*lines, "", *_table(rows)], lambda plots: plots.spectrum_figure(found)
-
-
 def flow(experiment: "Experiment", _: argparse.Namespace, progress: Progress) -> Result:
     import numpy as np
 
     from numeric.bayes import bayes_risk
     from numeric.flow import integrate_flow
 
-    state, words = _start(experiment)
+    state, words = start(experiment)
     settings = experiment.flow
     path = integrate_flow(
         state,
@@ -143,7 +127,7 @@ def sgd(experiment: "Experiment", _: argparse.Namespace, progress: Progress) -> 
     from numeric.run import kappa_of
     from numeric.sgd import run_sgd
 
-    state, words = _start(experiment)
+    state, words = start(experiment)
     settings = experiment.sgd
     kappa = None if settings.step is not None else kappa_of(experiment)
     runs = run_sgd(
@@ -178,7 +162,7 @@ def sgd(experiment: "Experiment", _: argparse.Namespace, progress: Progress) -> 
     return entries, [words, how, "", *course], lambda plots: plots.sgd_figure(runs)
 
 
-def _start(experiment: "Experiment") -> "tuple[State, str]":
+def start(experiment: "Experiment") -> "tuple[State, str]":
     """Return the state to start from, and words for it."""
     from numeric.run import start_of
 
@@ -187,21 +171,6 @@ def _start(experiment: "Experiment") -> "tuple[State, str]":
         f"state: random keys, eta = {s.eta:g}, flow.dimension = {s.dimension}, flow.seed = {s.seed}"
     )
     return start_of(experiment), random if experiment.state is None else "state: the file's"
-
-
-def _origin(experiment: "Experiment") -> "tuple[None, str]":
-    """Return no state, and words for the origin."""
-    from numpy import zeros
-
-    from numeric.origin import at_rest
-    from numeric.task import State
-
-    attention, features = experiment.attention, experiment.task.prior.features
-    zero = State(zeros((attention.heads, features)), zeros((attention.heads,) * 2))
-    rest = at_rest(zero, experiment.task, attention)
-    given = [f"{name} = {getattr(rest, name)[0]:.6g}" for name in attention.parameters]
-    words = ", ".join(given)
-    return None, f"at the origin, at rest: {words}" if given else "at the origin"
 
 
 def _mean_and_error(values: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[Any]]":
@@ -237,10 +206,10 @@ def _course(
                 *(f"{norms[i, f]:.6f}{margins[f]}" for f in shown),
             ]
         )
-    return _table(rows)
+    return table(rows)
 
 
-def _table(rows: list[list[str]]) -> list[str]:
+def table(rows: list[list[str]]) -> list[str]:
     """Align cells: the first column to the left, all others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [

@@ -67,7 +67,12 @@ def follow_saddle(problem: Problem, values: ArrayLike) -> Branch:
         If there is no such saddle.
     """
     grid = _increasing("values", values)
-    saddles = [unspecialized_saddle(*problem(float(x))) for x in grid]
+    saddles: list[Saddle] = []
+    for x in grid:
+        task, attention = problem(float(x))
+        before = saddles[-1].state if saddles else None
+        same = before is not None and before.m.shape == (attention.heads, task.prior.features)
+        saddles.append(unspecialized_saddle(task, attention, before if same else None))
     lowest = np.array([difference_eigenvalue(x) for x in saddles])
     roots = []
     for i in np.flatnonzero(np.sign(lowest[:-1]) * np.sign(lowest[1:]) < 0):

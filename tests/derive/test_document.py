@@ -334,7 +334,7 @@ def test_no_unresolved_names(name: str) -> None:
     words = re.sub(r"\\(text|mathrm|operatorname)\{[^}]*\}|\\[a-zA-Z]+", " ", math)
     # What is left are one-letter symbols, differentials and products written without a space.
     left = set(re.findall(r"[a-zA-Z]{2,}", words))
-    assert left <= {"du", "dx", "dA", "dB", "hf", "hh", "Gr", "rG", "vA"}
+    assert left <= {"du", "dx", "dA", "dB", "hf", "hh", "ij", "Gr", "rG", "vA"}
     assert not any(str(x) in math for x in INVARIANTS if str(x) != "rbar")
 
 

@@ -139,12 +139,15 @@ def test_many_heads_scale_as_one_over_their_number(name: str) -> None:
         signal = np.s_[:FEATURES, :FEATURES]
         assert np.isfinite([block.error, block.bulk_error, block.gradient_error]).all()
         found[heads] = (
-            heads * block.mean[signal],
-            heads * block.difference[signal],
-            heads * block.gradient[:FEATURES],
-            heads * (block.own_bulk + (heads - 1) * block.other_bulk),
-            heads * (block.own_bulk - block.other_bulk),
-        ), (alike_loss(state, task, attention)[0], heads * (block.error + block.bulk_error))
+            (
+                heads * block.mean[signal],
+                heads * block.difference[signal],
+                heads * block.gradient[:FEATURES],
+                heads * (block.own_bulk + (heads - 1) * block.other_bulk),
+                heads * (block.own_bulk - block.other_bulk),
+            ),
+            (alike_loss(state, task, attention)[0], heads * (block.error + block.bulk_error)),
+        )
     (few, (loss, error)), (many, (same, larger)) = found[4], found[64]
     for x, y in zip(few, many, strict=True):
         size = np.abs(few[0]).max()
@@ -155,9 +158,7 @@ def test_many_heads_scale_as_one_over_their_number(name: str) -> None:
 
 def test_averaged_heads_move_together_as_one() -> None:
     task = Task(4, PRIORS["gaussian"])
-    one, many = (
-        alike_hessian(alike("softmax", h), task, Attention("softmax", h)) for h in (1, 64)
-    )
+    one, many = (alike_hessian(alike("softmax", h), task, Attention("softmax", h)) for h in (1, 64))
     assert 64 * many.mean == pytest.approx(one.mean, abs=1e-8)
     assert 64 * many.gradient == pytest.approx(one.gradient, abs=1e-8)
 
