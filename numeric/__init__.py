@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from numeric.experiment import Experiment, example_names, load_experiment
     from numeric.flow import Flow, integrate_flow
     from numeric.hessian import FactorHessian, LossHessian, factor_hessian, loss_hessian
-    from numeric.ladder import Rung, ladder
+    from numeric.ladder import Rung, saddle_ladder
     from numeric.loss import Loss, population_loss
     from numeric.noise import initial_state, noise_matrix
     from numeric.prior import (
@@ -87,6 +87,7 @@ _ROOMS = {
     "experiment": ("Experiment", "example_names", "load_experiment"),
     "flow": ("Flow", "integrate_flow"),
     "hessian": ("FactorHessian", "LossHessian", "factor_hessian", "loss_hessian"),
+    "ladder": ("Rung", "saddle_ladder"),
     "loss": ("Loss", "population_loss"),
     "noise": ("initial_state", "noise_matrix"),
     "saddles": (

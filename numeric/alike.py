@@ -88,12 +88,7 @@ def alike_hessian(
     QuadratureError
         If the scores are so spread that no affordable rule resolves them.
     """
-    state = state.single(attention, task.prior.features)
-    if not is_alike(state):
-        raise InputError("state", state.m, "heads that are all alike")
-    layer = (_Pooled if attention.kernel.NORMALIZATION == "pooled" else _Pairs)(
-        state, task, attention
-    )
+    layer = _layer(state, task, attention)
     size = layer.x.size
     own, other = np.zeros((2, size, size))
     known, error = 0, 0.0
@@ -136,17 +131,22 @@ def alike_hessian(
 
 def alike_gradient(state: State, task: Task, attention: Attention, digits: float = 8.0) -> Array:
     """Return ``dE/dx_h`` (n,), x_h = (m_h, b_h, v_h), at heads that are all alike."""
-    pooled = attention.kernel.NORMALIZATION == "pooled"
-    found = (_Pooled if pooled else _Pairs)(state, task, attention).gradient(digits)[0]
-    return found
+    return _layer(state, task, attention).gradient(digits)[0]
 
 
 def alike_loss(state: State, task: Task, attention: Attention) -> tuple[float, float]:
     """Return the loss at heads that are all alike, and its error."""
-    pooled = attention.kernel.NORMALIZATION == "pooled"
-    layer = (_Pooled if pooled else _Pairs)(state, task, attention)
+    layer = _layer(state, task, attention)
     fine, coarse = (layer.value(x) for x in (layer.digits, layer.digits - DIGITS_STEP))
     return fine, abs(fine - coarse) + 10.0**-layer.digits
+
+
+def _layer(state: State, task: Task, attention: Attention) -> "_Pooled | _Pairs":
+    state = state.single(attention, task.prior.features)
+    if not is_alike(state):
+        raise InputError("state", state.m, "heads that are all alike")
+    pooled = attention.kernel.NORMALIZATION == "pooled"
+    return (_Pooled if pooled else _Pairs)(state, task, attention)
 
 
 class _Alike:
@@ -208,12 +208,13 @@ class _Pooled(_Alike):
 
     def moved(self, x: Array) -> Array:
         rows, _ = self.rows(x, self.attention.heads, self.digits)
-        return np.resize(rows, (2, self.x.size))
+        return rows if len(rows) == 2 else np.concatenate([rows, np.zeros_like(rows)])
 
     def gradient(self, digits: float) -> tuple[Array, Array]:
         """``dE/dx_h``, and (dE/dr_hh, dE/dr_hk)."""
         rows, loss = self.rows(self.x, self.attention.heads, digits)
-        return rows[0], loss.r[0, [0, min(1, self.attention.heads - 1)]]
+        other = loss.r[0, 1] if self.attention.heads > 1 else 0.0
+        return rows[0], np.array([loss.r[0, 0], other])
 
     def value(self, digits: float) -> float:
         """The loss."""

@@ -28,8 +28,8 @@ from numeric.task import Attention, State, Task
 SEED, WATCH = 1e-2, 1e-4
 # Growth rates below this leave no saddle.
 SLOWEST = 1e-8
-# Growth times for which an orbit is followed, and for which a drift is followed at a time.
-ORBIT, WINDOW = 8.0, 4.0
+# Growth times that are followed at once, after which an orbit has settled, and pieces of an orbit.
+WINDOW, SETTLES, MOST_SEGMENTS = 4.0, 3.0, 16
 # Change of learned alignments, biases or values, during a wait, up to which they count as at rest.
 DRIFT = 0.02
 MOST_WINDOWS = 200
@@ -69,7 +69,7 @@ class Rung:
     passage: float
 
 
-def ladder(state: State, task: Task, attention: Attention) -> tuple[Rung, ...]:
+def saddle_ladder(state: State, task: Task, attention: Attention) -> tuple[Rung, ...]:
     """Predict the saddles that the flow visits, and when it leaves them.
 
     Parameters
@@ -88,13 +88,16 @@ def ladder(state: State, task: Task, attention: Attention) -> tuple[Rung, ...]:
     Raises
     ------
     InputError
-        If the prior has a mean, or heads have no alignment to start from.
+        If the prior has a mean or correlated features, or heads have no alignment to start from.
     FlowError
         If a feature grows, but not to norm 1, or learned features drift without end.
     """
     state = state.single(attention, task.prior.features)
     if np.abs(task.prior.mean).max(initial=0.0) > 0:
         raise InputError("prior", task.prior.mean, "no mean signal, so that the origin is a saddle")
+    moment = task.prior.second_moment
+    if (moment - np.diag(np.diag(moment))).any():
+        raise InputError("prior", moment, "features that are not correlated")
     if not state.m.any(axis=0).all():
         raise InputError("m", state.m, "an alignment with every feature to start from")
     climb = _Climb(state, task, attention)
@@ -115,9 +118,14 @@ class _Climb:
         self.learned: tuple[int, ...] = ()
         self.now = self.passed = 0.0
 
+    @property
+    def rest(self) -> list[int]:
+        """Features that are not learned."""
+        return [f for f in range(self.task.prior.features) if f not in self.learned]
+
     def step(self, rungs: list[Rung]) -> bool:
-        """Wait and leave: one rung more. Whether the flow goes on."""
-        arrived = {f: float(np.linalg.norm(self.amplitudes[:, f])) for f in self.rest}
+        """Wait and leave: one rung more, or several at once. Whether the flow goes on."""
+        arrived = self._sizes()
         for _ in range(MOST_WINDOWS):
             blocks = self._blocks() if self.rest else {}
             when = {f: _time_to(SEED, blocks[f], self.amplitudes[:, f]) for f in self.rest}
@@ -127,29 +135,67 @@ class _Climb:
                 rungs.append(Rung(*stays, 0.0, np.inf, np.inf, np.inf))
                 return False
             rate = -float(np.linalg.eigvalsh(blocks[feature])[0])
-            if self._speed() * when[feature] <= DRIFT:
-                break
-            self._follow(min(when[feature], WINDOW / rate), dict.fromkeys(self.rest, WATCH))
-        else:
-            raise FlowError("flow: learned features drift without end")
-        saddle = nearby_saddle(self.task, self.attention, self.here, self.learned)
-        left = self.here, saddle, self.learned, feature
-        for f in self.rest:
-            self.amplitudes[:, f] = expm(-blocks[f] * when[feature]) @ self.amplitudes[:, f]
-        self.now += when[feature]
-        sizes = {f: WATCH for f in self.rest if f != feature}
-        behind = self._follow(ORBIT / rate, sizes, feature)
-        passage = self.now + behind
-        self.learned = tuple(sorted([*self.learned, feature]))
-        leading = -np.log(arrived[feature]) / rate
-        rungs.append(Rung(*left, rate, leading, passage - self.passed, passage))
-        self.passed = passage
-        return True
+            if self._speed() * when[feature] > DRIFT:
+                self._follow(min(when[feature], WINDOW / rate), [])
+                continue
+            left = self.here
+            for f in self.rest:
+                self.amplitudes[:, f] = expm(-blocks[f] * when[feature]) @ self.amplitudes[:, f]
+            self.now += when[feature]
+            passages = self._orbit(feature, rate)
+            if passages:
+                rates = {f: -float(np.linalg.eigvalsh(blocks[f])[0]) for f in passages}
+                self._add(rungs, left, rates, passages, arrived)
+                return True
+        raise FlowError("flow: features that are not learned neither grow to norm 1 nor vanish")
 
-    @property
-    def rest(self) -> list[int]:
-        """Features that are not learned."""
-        return [f for f in range(self.task.prior.features) if f not in self.learned]
+    def _add(
+        self,
+        rungs: list[Rung],
+        left: State,
+        rates: dict[int, float],
+        passages: dict[int, float],
+        arrived: dict[int, float],
+    ) -> None:
+        """One rung for each feature that the orbit learned; only the first one left a saddle."""
+        saddle = nearby_saddle(self.task, self.attention, left, self.learned)
+        for f in sorted(passages, key=lambda f: passages[f]):
+            leading = -np.log(arrived[f]) / rates[f]
+            waiting = passages[f] - self.passed
+            rungs.append(
+                Rung(left, saddle, self.learned, f, rates[f], leading, waiting, passages[f])
+            )
+            self.learned = tuple(sorted([*self.learned, f]))
+            self.passed, saddle = passages[f], None
+
+    def _orbit(self, feature: int, rate: float) -> dict[int, float]:
+        """Follow the flow until some features are learned, and some time longer: their passages.
+
+        Nothing if the feature that grew falls back, as another one may make it do.
+        """
+        sizes = self._sizes()
+        active = [f for f in self.rest if f == feature or sizes[f] > WATCH]
+        m = self.here.m.copy()
+        m[:, active] = self.amplitudes[:, active]
+        self.here = replace(self.here, m=m)
+        passages: dict[int, float] = {}
+        for _ in range(MOST_SEGMENTS):
+            began = self.now
+            found = self._follow(WINDOW / rate, active)
+            passages |= {f: began + t for f, t in found.items() if f not in passages}
+            if passages and self.now - max(passages.values()) > SETTLES / rate:
+                break
+            if not passages and np.linalg.norm(self.here.m[:, active]) < SEED / 2:
+                break
+        # What is not learned is an amplitude again.
+        m = self.here.m.copy()
+        for f in set(active) - set(passages):
+            self.amplitudes[:, f], m[:, f] = m[:, f].copy(), 0.0
+        self.here = replace(self.here, m=m)
+        return passages
+
+    def _sizes(self) -> dict[int, float]:
+        return {f: float(np.linalg.norm(self.amplitudes[:, f])) for f in self.rest}
 
     def _blocks(self) -> dict[int, Array]:
         """Hessian block (H, H) of the alignments with each feature that is not learned."""
@@ -164,19 +210,17 @@ class _Climb:
         parts = [x for x in (loss.m, loss.b, loss.v) if x is not None]
         return max(float(np.abs(x).max(initial=0.0)) for x in parts)
 
-    def _follow(
-        self, duration: float, sizes: dict[int, float], feature: int | None = None
-    ) -> float:
-        """Follow the flow, amplitudes scaled to `sizes`; return the first passage of a feature.
+    def _follow(self, duration: float, active: list[int]) -> dict[int, float]:
+        """Follow the flow; return first passages, after its start, of the active features.
 
-        That feature keeps its amplitude, the others are small enough to grow linearly.
+        The others that are not learned are scaled up to `WATCH`, so that they are resolved, and grow
+        linearly.
         """
         m, scales = self.here.m.copy(), {}
-        for f, size in sizes.items():
-            scales[f] = size / max(float(np.linalg.norm(self.amplitudes[:, f])), 1e-300)
-            m[:, f] = scales[f] * self.amplitudes[:, f]
-        if feature is not None:
-            m[:, feature] = self.amplitudes[:, feature]
+        for f, size in self._sizes().items():
+            if f not in active:
+                scales[f] = WATCH / max(size, 1e-300)
+                m[:, f] = scales[f] * self.amplitudes[:, f]
         path = integrate_flow(
             replace(self.here, m=m),
             self.task,
@@ -193,27 +237,22 @@ class _Climb:
             here[:, f] = 0.0
         self.here = replace(end, m=here)
         self.now += duration
-        if feature is None:
-            return 0.0
-        if not np.isfinite(path.first_passage[feature]):
-            raise FlowError(f"flow: feature {feature + 1} grows from a saddle but not to norm 1")
-        return float(path.first_passage[feature]) - duration
+        return {f: t for f in active if np.isfinite(t := float(path.first_passage[f]))}
 
 
 def _time_to(size: float, block: Array, amplitude: Array) -> float:
-    """Time in which an amplitude grows to some size, or infinity."""
+    """Time in which the growing part of an amplitude reaches some size, or infinity."""
     values, vectors = np.linalg.eigh(block)
-    parts = vectors.T @ amplitude
-
-    def excess(time: float) -> float:
-        with np.errstate(divide="ignore"):
-            logs = np.log(np.abs(parts)) - values * time
-        return float(np.logaddexp.reduce(2 * logs)) / 2 - np.log(size)
-
-    growing = (values < -SLOWEST) & (np.abs(parts) > 0)
-    if excess(0.0) >= 0:
-        return 0.0
+    parts = np.abs(vectors.T @ amplitude)
+    growing = (values < -SLOWEST) & (parts > 0)
     if not growing.any():
         return np.inf
-    logs = (np.log(size) - np.log(np.abs(parts[growing]))) / -values[growing]
-    return float(brentq(excess, 0.0, float(logs.min()) * (1 + 1e-12) + 1e-12, xtol=1e-12))
+    logs, rates = np.log(parts[growing]), -values[growing]
+
+    def excess(time: float) -> float:
+        return float(np.logaddexp.reduce(2 * (logs + rates * time))) / 2 - np.log(size)
+
+    if excess(0.0) >= 0:
+        return 0.0
+    last = float(((np.log(size) - logs) / rates).min()) * (1 + 1e-12) + 1e-12
+    return float(brentq(excess, 0.0, last, xtol=1e-12))

@@ -27,7 +27,7 @@ from numeric.validate import whole_number
 
 # Gradient from which Newton's method takes over, and times that the flow may take to get there.
 NEAR, FIRST_HORIZON, DOUBLINGS = 1e-3, 25.0, 10
-NEWTON_STEPS, HALVINGS = 12, 6
+NEWTON_STEPS, HALVINGS, FARTHEST = 12, 6, 5.0
 # Gradient of what counts as stationary.
 RESTS = 1e-9
 # Singular values of a Hessian, relative to the largest, below which a direction is flat.
@@ -82,7 +82,7 @@ def origin_saddle(task: Task, attention: Attention) -> Saddle:
     if np.abs(task.prior.mean).max(initial=0.0) > 0:
         raise InputError("prior", task.prior.mean, "no mean signal, so that the origin is a saddle")
     zero = State(np.zeros((attention.heads, task.prior.features)), np.zeros((attention.heads,) * 2))
-    return unspecialized_saddle(task, attention, zero)
+    return unspecialized_saddle(task, attention, at_rest(zero, task, attention))
 
 
 def unspecialized_saddle(task: Task, attention: Attention, start: State | None = None) -> Saddle:
@@ -292,6 +292,8 @@ def _newton(at: Callable[[Array], Point], x: Array) -> _Found | None:
         inverse = np.linalg.pinv(hessian, rcond=FLAT, hermitian=True)
         step = -inverse @ gradient
         whole = float(np.linalg.norm(step))
+        if whole > FARTHEST * (1 + float(np.linalg.norm(x))):
+            return None
         for _ in range(HALVINGS):
             found = at(x + step)
             # Measured in steps, curved valleys do not mislead (Deuflhard's natural monotonicity).

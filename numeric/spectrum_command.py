@@ -97,12 +97,12 @@ def _short(value: Any) -> str:
 
 def _ladder(experiment: "Experiment", progress: Progress) -> Result:
     from numeric.flow import integrate_flow
-    from numeric.ladder import ladder
+    from numeric.ladder import saddle_ladder
 
     state, words = start(experiment)
     task, attention = experiment.task, experiment.attention
     progress("ladder", 0.0)
-    rungs = ladder(state, task, attention)
+    rungs = saddle_ladder(state, task, attention)
     last = max((x.passage for x in rungs if np.isfinite(x.passage)), default=0.0)
     path = integrate_flow(
         state, task, attention, 2 * last + 1.0, progress=lambda x: progress("flow", x)

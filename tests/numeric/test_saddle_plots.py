@@ -40,6 +40,7 @@ def a_flow() -> Flow:
     return Flow(tau, 0.8 - tau / 100, m, r, None, None, passage, (), 0.0, 0.0, 0.0, COMPLETED)
 
 
+@cache
 def some_rungs() -> tuple[Rung, ...]:
     """Leaving the origin at tau = 5 by the first feature; then the flow stays."""
     state = State(np.zeros((2, 2)), np.zeros((2, 2)))
@@ -61,16 +62,17 @@ def a_branch() -> Branch:
     return follow_saddle(lambda x: (TASK.continued(x), SOFTMAX), [1.5, 2.5])
 
 
-def every_figure() -> dict[str, Figure]:
-    flow = a_flow()
-    spectra = [SPECTRUM] * 12 + [STABLE] * 9
-    return {
-        "ladder": saddle_plots.ladder_figure(some_rungs(), flow),
-        "along": saddle_plots.along_figure(flow, spectra),
-        "branch": saddle_plots.branch_figure(a_branch(), "tokens L"),
-        "boundary": saddle_plots.boundary_figure([1, 2], [0.5, np.nan], ("mean μ", "tokens L")),
-        "escape": saddle_plots.escape_figure(a_law(), [1e3, 1e4, 1e5]),
-    }
+def figure_of(name: str) -> Figure:
+    match name:
+        case "ladder":
+            return saddle_plots.ladder_figure(some_rungs(), a_flow())
+        case "along":
+            return saddle_plots.along_figure(a_flow(), [SPECTRUM] * 12 + [STABLE] * 9)
+        case "branch":
+            return saddle_plots.branch_figure(a_branch(), "tokens L")
+        case "boundary":
+            return saddle_plots.boundary_figure([1, 2], [0.5, np.nan], ("mean μ", "tokens L"))
+    return saddle_plots.escape_figure(a_law(), [1e3, 1e4, 1e5])
 
 
 WORDS = {
@@ -93,7 +95,7 @@ WORDS = {
 
 @pytest.mark.parametrize("name", WORDS)
 def test_svg_files_hold_their_labels_as_text(name: str, tmp_path: Path) -> None:
-    plots.save(every_figure()[name], tmp_path / "figure.svg")
+    plots.save(figure_of(name), tmp_path / "figure.svg")
     text = svg_text(tmp_path / "figure.svg")
     for words in WORDS[name]:
         assert words in text
@@ -101,7 +103,7 @@ def test_svg_files_hold_their_labels_as_text(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", WORDS)
 def test_axes_are_labelled_and_have_legends(name: str) -> None:
-    axes = every_figure()[name].axes
+    axes = figure_of(name).axes
     assert all(ax.get_ylabel() for ax in axes) and axes[-1].get_xlabel()
     if name != "boundary":  # its one curve is what the title says
         assert axes[0].get_legend() is not None
@@ -117,14 +119,14 @@ def test_axes_are_labelled_and_have_legends(name: str) -> None:
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
 def test_files(name: str, suffix: str, tmp_path: Path) -> None:
     for attempt in ("a", "b"):
-        plots.save(every_figure()[name], tmp_path / f"{attempt}{suffix}")
+        plots.save(figure_of(name), tmp_path / f"{attempt}{suffix}")
     content = (tmp_path / f"a{suffix}").read_bytes()
     assert content.startswith({".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}[suffix])
     assert content == (tmp_path / f"b{suffix}").read_bytes()
 
 
 def test_the_ladder_marks_predicted_passages() -> None:
-    top, bottom = every_figure()["ladder"].axes
+    top, bottom = figure_of("ladder").axes
     for ax in (top, bottom):
         dashed = [x for x in ax.lines if x.get_linestyle() == "--"]
         assert [x.get_xdata()[0] for x in dashed] == [5.0]  # type: ignore[index]
@@ -134,14 +136,14 @@ def test_the_ladder_marks_predicted_passages() -> None:
 
 
 def test_spectra_are_counted_and_coloured() -> None:
-    top, bottom = every_figure()["along"].axes
+    top, bottom = figure_of("along").axes
     assert list(bottom.lines[0].get_ydata()) == [3] * 12 + [0] * 9
     shown = np.concatenate([np.asarray(x.get_offsets()) for x in top.collections])
     assert len(shown) == 12 * 3 + 9 and shown[:, 1].min() == -0.2
 
 
 def test_the_branch_marks_its_bifurcation() -> None:
-    (ax,) = every_figure()["branch"].axes
+    (ax,) = figure_of("branch").axes
     diamonds = [x for x in ax.lines if x.get_marker() == "D"]
     assert [x.get_xdata()[0] for x in diamonds] == pytest.approx([2.0])  # type: ignore[index]
     assert [x.get_text() for x in ax.texts] == ["2"]
@@ -149,7 +151,7 @@ def test_the_branch_marks_its_bifurcation() -> None:
 
 def test_quantiles_of_the_escape() -> None:
     """At a constant rate the median is a straight line in log D, the one of the leading order."""
-    (ax,) = every_figure()["escape"].axes
+    (ax,) = figure_of("escape").axes
     assert ax.get_xscale() == "log"
     median, leading = (np.asarray(x.get_ydata(), dtype=float) for x in ax.lines)
     assert median == pytest.approx(leading, rel=1e-8)

@@ -83,14 +83,7 @@ def test_origin_without_mean(name: str) -> None:
     assert saddle.loss == pytest.approx(1 - 1 / 5, abs=1e-10)
 
 
-UNFIXED = pytest.mark.xfail(
-    strict=True, reason="lands elsewhere on the line of biases and values that rest"
-)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=UNFIXED if x in ("softmax-1", "erf") else ()) for x in NAMES]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_origin_is_that_of_the_closed_form(name: str) -> None:
     attention = Attention(name, heads_of(name))
     found, closed = (
