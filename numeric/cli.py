@@ -153,7 +153,6 @@ def _parser() -> argparse.ArgumentParser:
     spectrum.add_argument(
         "--at",
         choices=("origin", "unspecialized", "state", "ladder"),
-        default="origin",
         help="origin: in closed form (default); unspecialized: the saddle of heads that are all alike; "
         "state: the file's [state], else a random initial one; both hold biases and values fixed, "
         "saddles do not. ladder: the saddles that the flow visits, with waiting times",

@@ -74,10 +74,11 @@ def follow_saddle(problem: Problem, values: ArrayLike) -> Branch:
         same = before is not None and before.m.shape == (attention.heads, task.prior.features)
         saddles.append(unspecialized_saddle(task, attention, before if same else None))
     lowest = np.array([difference_eigenvalue(x) for x in saddles])
-    roots = []
-    for i in np.flatnonzero(np.sign(lowest[:-1]) * np.sign(lowest[1:]) < 0):
+    signs = np.array([_sign(x) for x in saddles])
+    roots = [float(x) for x in grid[signs == 0]]
+    for i in np.flatnonzero(signs[:-1] * signs[1:] < 0):
         roots.append(_root(problem, float(grid[i]), float(grid[i + 1])))
-    return Branch(grid, tuple(saddles), lowest, np.array(roots))
+    return Branch(grid, tuple(saddles), lowest, np.sort(roots))
 
 
 def phase_boundary(
@@ -109,25 +110,41 @@ def phase_boundary(
         def along(y: float, x: float = float(x)) -> tuple[Task, Attention]:
             return problem(x, y)
 
-        ends = [difference_eigenvalue(unspecialized_saddle(*along(y))) for y in (low, high)]
-        apart = np.sign(ends[0]) * np.sign(ends[1]) < 0
-        found.append(_root(along, float(low), float(high)) if apart else np.nan)
+        ends = [_sign(unspecialized_saddle(*along(float(y)))) for y in (low, high)]
+        if 0 in ends:
+            found.append(float(low if ends[0] == 0 else high))
+        else:
+            apart = ends[0] * ends[1] < 0
+            found.append(_root(along, float(low), float(high)) if apart else np.nan)
     return np.array(found)
 
 
 def difference_eigenvalue(saddle: Saddle) -> float:
-    """Return the lowest eigenvalue of the heads' differences along features, biases and values.
+    """Return the lowest eigenvalue of the heads' differences along features.
 
     Raises
     ------
     InputError
         If there is one head only.
     """
+    return _lowest(saddle)[0]
+
+
+def _lowest(saddle: Saddle) -> tuple[float, float]:
+    """That eigenvalue and its error. Biases and values alone may be flat."""
     spectrum = saddle.spectrum
-    own = [s.startswith("difference") and not s.endswith("residual") for s in spectrum.sectors]
+    others = ("residual", "bias", "value")
+    own = [x.startswith("difference") and not x.endswith(others) for x in spectrum.sectors]
     if not any(own):
         raise InputError("heads", len(saddle.state.m), "at least 2, so that heads can part")
-    return float(spectrum.eigenvalues[own].min())
+    least = int(np.argmin(np.where(own, spectrum.eigenvalues, np.inf)))
+    return float(spectrum.eigenvalues[least]), float(spectrum.errors[least])
+
+
+def _sign(saddle: Saddle) -> int:
+    """Sign of that eigenvalue, 0 within its error."""
+    value, error = _lowest(saddle)
+    return 0 if abs(value) <= error else int(np.sign(value))
 
 
 def _root(problem: Problem, low: float, high: float) -> float:

@@ -34,8 +34,8 @@ from numeric.validate import real_number, whole_number
 # these cover.
 SEED, TIMES, COVERED = 0.03, 33, 24.0
 # Directions of the heads' differences, and times, from which the flow is followed; growth times within
-# which it must arrive.
-DIRECTIONS, STARTS, ARRIVES = 8, 4, 60.0
+# which it arrives as a rule, and must arrive.
+DIRECTIONS, STARTS, ARRIVES = 8, 4, (8.0, 60.0)
 SLOWEST = 1e-8
 
 
@@ -115,8 +115,11 @@ class EscapeLaw:
 
     @property
     def rate(self) -> float:
-        """Growth rate when the escape is late: ``log D / (2 rate)`` is its time to leading order."""
-        return float(self.rates[-1])
+        """Growth rate at the start; without noise ``log D / (2 rate)`` is the passage to leading order.
+
+        With noise r grows, slowly but without end, and lambda falls with it.
+        """
+        return float(self.rates[0])
 
     def passage(self, start: Array) -> Array:
         """Return when the threshold is passed (k, n), given when the amplitude reaches `SEED` (n,)."""
@@ -131,15 +134,17 @@ class EscapeLaw:
         dimension : float
             Token dimension D.
         """
-        # Past the last start, passages follow after a constant time.
-        late = np.maximum(tau - self.after[:, -1], 0.0)
-        grid = np.append(self.tau, max(self.tau[-1], *late) + 1.0)
-        since = np.array([np.interp(tau, x, grid, left=-1.0) for x in self.passage(grid)])
+        if tau < 0:
+            return 0.0
+        # When must the amplitude have reached SEED? An initial one beyond it did before the start.
+        ends = -float(self.after.max()), max(self.tau[-1], tau) + 1.0
+        grid = np.concatenate([ends[:1], self.tau, ends[1:]])
+        since = np.array([np.interp(tau, x, grid) for x in self.passage(grid)])
         log_variance = CubicSpline(self.tau, np.log(self.variance))(np.clip(since, 0, self.tau[-1]))
-        log_variance += 2 * self.rate * np.maximum(since - self.tau[-1], 0.0)
+        log_variance += 2 * self.rates[0] * np.minimum(since, 0.0)
+        log_variance += 2 * self.rates[-1] * np.maximum(since - self.tau[-1], 0.0)
         needed = SEED**2 * dimension * np.exp(-log_variance)
-        found = np.where(since >= 0, chi2.sf(needed, self.dimensions), 0.0)
-        return float(found.mean())
+        return float(chi2.sf(needed, self.dimensions).mean())
 
     def quantile(self, probability: float, dimension: float) -> float:
         """Return the time before which a passage has a probability.
@@ -161,10 +166,13 @@ class EscapeLaw:
             raise InputError("probability", probability, "a number between 0 and 1")
         size = real_number("dimension", dimension, minimum=1)
         level = chi2.isf(p, self.dimensions)
-        late = self.tau[-1] + np.log(SEED**2 * size / (level * self.variance[-1])) / (2 * self.rate)
+        late = self.tau[-1]
+        late += np.log(SEED**2 * size / (level * self.variance[-1])) / (2 * self.rates[-1])
         high = max(late, self.tau[-1]) + float(self.after.max())
         while self.probability(high, size) < p:
             high *= 2
+        if self.probability(0.0, size) >= p:
+            return 0.0
         return float(brentq(lambda t: self.probability(t, size) - p, 0.0, high, xtol=1e-10))
 
 
@@ -210,6 +218,9 @@ def escape_law(
     """
     eta = real_number("eta", eta, positive=True)
     kappa = real_number("kappa", kappa, minimum=0)
+    threshold = real_number("threshold", threshold, positive=True)
+    if threshold <= SEED:
+        raise InputError("threshold", threshold, f"more than {SEED:g}")
     _require_no_mean(task)
     moments, axes = feature_axes(task)
     if not len(moments):
@@ -218,7 +229,7 @@ def escape_law(
         feature = int(np.argmax(moments))
     feature = whole_number("feature", feature, 0, len(moments) - 1)
     # In the prior's principal axes a feature is a coordinate.
-    task, heads = Task(task.tokens, rotated(task.prior, axes)), attention.heads
+    task, heads = task.with_prior(rotated(task.prior, axes)), attention.heads
     start = State(np.zeros((heads, len(moments))), eta**2 * np.eye(heads))
     start = at_rest(start, task, attention)
     first = _rate(start, feature, task, attention)
@@ -228,7 +239,8 @@ def escape_law(
     states = _quiet_states(start, task, attention, tau, kappa)
     rates = np.array([_rate(x, feature, task, attention) for x in states])
     if rates[-1] <= SLOWEST:
-        raise InputError("kappa", kappa, f"a noise that lets feature {feature} grow")
+        words = f"one that keeps growing (its rate falls from {first:.3g} to {rates[-1]:.3g})"
+        raise InputError("feature", feature, words)
     noise = np.zeros(TIMES)
     if kappa:
         noise = np.array([_noise(x, float(moments[feature]), task, attention) for x in states])
@@ -322,18 +334,19 @@ class _Arrivals:
     def __call__(self, state: State, direction: Array) -> float:
         m = np.zeros_like(state.m)
         m[:, self.feature] = SEED * direction
-        horizon = ARRIVES / self.rate
-        path = integrate_flow(
-            replace(state, m=m),
-            self.task,
-            self.attention,
-            [0.0, horizon],
-            self.kappa,
-            threshold=self.threshold,
-        )
-        found = float(path.first_passage[self.feature])
-        if not np.isfinite(found):
-            raise FlowError(
-                f"flow: norm {self.threshold:g} is not reached within tau = {horizon:.3g}"
+        for times in ARRIVES:
+            path = integrate_flow(
+                replace(state, m=m),
+                self.task,
+                self.attention,
+                [0.0, times / self.rate],
+                self.kappa,
+                threshold=self.threshold,
             )
-        return found
+            found = float(path.first_passage[self.feature])
+            if np.isfinite(found):
+                return found
+        raise FlowError(
+            f"flow: norm {self.threshold:g} is not reached within tau = {times / self.rate:.3g}; "
+            "alignments may saturate below it"
+        )

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numeric.errors import InputError
 from numeric.validate import (
     ByValue,
     FloatArray,
@@ -223,8 +224,15 @@ def rotated(prior: Prior, axes: ArrayLike) -> Prior:
     prior : Prior
     axes : (F, F) array_like
         Orthonormal columns.
+
+    Raises
+    ------
+    InputError
+        If they are not.
     """
     turn = real_array("axes", axes, (prior.features, prior.features))
+    if not np.allclose(turn.T @ turn, np.eye(prior.features), atol=1e-10):
+        raise InputError("axes", turn, "orthonormal columns")
     weights, means, covariances = prior.components()
     return MixturePrior(weights, means @ turn, turn.T @ covariances @ turn)
 

@@ -166,7 +166,7 @@ def stationary_state(
     features = task.prior.features
     start = start.single(attention, features)
     chosen = _chosen(range(features) if learned is None else learned, features)
-    part = Task(task.tokens, marginal(task.prior, chosen))
+    part = task.with_prior(marginal(task.prior, chosen))
     state = replace(start, m=start.m[:, chosen], r=np.zeros_like(start.r))
     horizon = FIRST_HORIZON * attention.heads
     for _ in range(DOUBLINGS):
@@ -197,7 +197,7 @@ def nearby_saddle(
     """
     state = state.single(attention, task.prior.features)
     chosen = _chosen(learned, task.prior.features)
-    part = Task(task.tokens, marginal(task.prior, chosen))
+    part = task.with_prior(marginal(task.prior, chosen))
     state = replace(state, m=state.m[:, chosen], r=np.zeros_like(state.r))
     layer = Coordinates(state, part, attention, attention.parameters)
     found = _polished(layer)

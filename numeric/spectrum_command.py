@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numeric.commands import Progress, Result, start, table
+from numeric.errors import InputError
 
 if TYPE_CHECKING:
     from numeric.experiment import Experiment
@@ -20,8 +21,12 @@ SMALL = 0.02
 def spectrum(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
     """Dispatch by ``--at`` and ``--along``."""
     if given.along == "flow":
+        if given.at is not None:
+            raise InputError("--at", given.at, "none beside --along")
         return _along(experiment, given, progress)
     if given.at == "ladder":
+        if given.dimension is not None:
+            raise InputError("--dimension", given.dimension, "none beside --at ladder")
         return _ladder(experiment, progress)
     from numeric.spectrum import hessian_spectrum
 

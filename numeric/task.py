@@ -1,5 +1,6 @@
 """What is learned and by what: the task, the attention layer and its state."""
 
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,9 +53,13 @@ class Task:
         Simulations refuse it, unless L is a whole number.
         """
         count = real_number("tokens", tokens, minimum=1)
-        task = replace(self)
+        task = copy(self)
         store(task, tokens=int(count) if count.is_integer() else count)
         return task
+
+    def with_prior(self, prior: Prior) -> "Task":
+        """Return the task with another prior, L as it is."""
+        return Task(1, prior).continued(self.tokens)
 
 
 @dataclass(frozen=True)

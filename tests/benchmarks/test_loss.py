@@ -23,6 +23,8 @@ from numeric.experiment import load_experiment
 from numeric.flow import integrate_flow
 from numeric.hessian import loss_hessian
 from numeric.loss import evaluate, population_loss
+from numeric.spectrum import hessian_spectrum
+from numeric.task import State
 from tests.benchmarks import measure, problem
 
 pytestmark = pytest.mark.benchmark
@@ -250,6 +252,14 @@ def test_hessian(benchmark: Any, tables: list[str], heads: int) -> None:
     found = benchmark(loss_hessian, state, problem.task(), attention, TOLERANCE)
     what = f"Hessian of the loss, H = {heads}, {len(found.matrix)} coordinates"
     add_other(tables, what, benchmark, found.error)
+
+
+def test_spectrum_of_alike_heads(benchmark: Any, tables: list[str]) -> None:
+    attention, task = problem.attention(64), problem.task()
+    features = task.prior.features
+    state = State(np.full((64, features), 0.4), np.zeros((64, 64)))
+    found = benchmark(hessian_spectrum, task, attention, state)
+    add_other(tables, "spectrum of 64 heads that are all alike", benchmark, found.errors.max())
 
 
 def test_flow(benchmark: Any, tables: list[str]) -> None:

@@ -182,7 +182,6 @@ def test_ladder(small: Path, capsys: Capture) -> None:
     assert float(row.split()[-1]) == pytest.approx(first["flow"], rel=1e-5)
 
 
-@pytest.mark.xfail(strict=True, reason="the dimension and --at are ignored without a word")
 @pytest.mark.parametrize(
     "options", ["--at ladder --dimension 1", "--at ladder --along flow", "--at origin --along flow"]
 )
