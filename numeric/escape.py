@@ -15,7 +15,7 @@ of a, and on r. To leading order the passage is at ``log(D) / (2 lambda)``, the 
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.interpolate import CubicSpline
+from scipy.interpolate import CubicSpline, PchipInterpolator
 from scipy.optimize import brentq
 from scipy.stats import chi2
 
@@ -33,10 +33,11 @@ from numeric.validate import real_number, whole_number
 # Amplitude from which the flow is followed; times at which rates are computed, and growth times that
 # these cover.
 SEED, TIMES, COVERED = 0.03, 33, 24.0
-# Directions of the heads' differences, and times, from which the flow is followed; growth times within
-# which it arrives as a rule, and must arrive.
-DIRECTIONS, STARTS, ARRIVES = 8, 4, (8.0, 60.0)
+# Directions of the heads' differences, and times (twice as many without noise, which costs time), from
+# which the flow is followed; growth times within which it arrives as a rule, and must arrive.
+DIRECTIONS, STARTS, ARRIVES = 8, 9, (8.0, 60.0)
 SLOWEST = 1e-8
+SMALLEST = 1e-6  # norm of initial keys, and largest inverse of it
 
 
 def magnetization_diffusion(state: State, task: Task, attention: Attention) -> tuple[Array, Array]:
@@ -91,8 +92,8 @@ class EscapeLaw:
     kappa : float
     dimensions : int
         Components of the amplitude: H - 1, or 1 of one head.
-    tau, gain, variance : (n,) arrays
-        Times, Lambda there, and ``s = D |a|^2 / chi^2``; beyond the last time both grow at `rate`.
+    tau, gain, log_variance : (n,) arrays
+        Times, Lambda there, and the logarithm of ``s = D |a|^2 / chi^2``.
     rates, noise : (n,) arrays
         lambda and Q at these times.
     starts : (n',) array
@@ -109,7 +110,7 @@ class EscapeLaw:
     rates: Array
     noise: Array
     gain: Array
-    variance: Array
+    log_variance: Array
     starts: Array = field(repr=False)
     after: Array = field(repr=False)
 
@@ -123,7 +124,9 @@ class EscapeLaw:
 
     def passage(self, start: Array) -> Array:
         """Return when the threshold is passed (k, n), given when the amplitude reaches `SEED` (n,)."""
-        return start + np.array([np.interp(start, self.starts, x) for x in self.after])
+        within = np.clip(start, self.starts[0], self.starts[-1])
+        found: Array = start + PchipInterpolator(self.starts, self.after, axis=1)(within)
+        return found
 
     def probability(self, tau: float, dimension: float) -> float:
         """Return the probability of a passage before a time.
@@ -140,10 +143,10 @@ class EscapeLaw:
         ends = -float(self.after.max()), max(self.tau[-1], tau) + 1.0
         grid = np.concatenate([ends[:1], self.tau, ends[1:]])
         since = np.array([np.interp(tau, x, grid) for x in self.passage(grid)])
-        log_variance = CubicSpline(self.tau, np.log(self.variance))(np.clip(since, 0, self.tau[-1]))
+        log_variance = CubicSpline(self.tau, self.log_variance)(np.clip(since, 0, self.tau[-1]))
         log_variance += 2 * self.rates[0] * np.minimum(since, 0.0)
         log_variance += 2 * self.rates[-1] * np.maximum(since - self.tau[-1], 0.0)
-        needed = SEED**2 * dimension * np.exp(-log_variance)
+        needed = np.exp(np.minimum(2 * np.log(SEED) + np.log(dimension) - log_variance, 700.0))
         return float(chi2.sf(needed, self.dimensions).mean())
 
     def quantile(self, probability: float, dimension: float) -> float:
@@ -167,7 +170,9 @@ class EscapeLaw:
         size = real_number("dimension", dimension, minimum=1)
         level = chi2.isf(p, self.dimensions)
         late = self.tau[-1]
-        late += np.log(SEED**2 * size / (level * self.variance[-1])) / (2 * self.rates[-1])
+        late += (2 * np.log(SEED) + np.log(size / level) - self.log_variance[-1]) / (
+            2 * self.rates[-1]
+        )
         high = max(late, self.tau[-1]) + float(self.after.max())
         while self.probability(high, size) < p:
             high *= 2
@@ -214,9 +219,12 @@ def escape_law(
 
     Notes
     -----
-    The limit D -> infinity at fixed ``tau - log(D) / (2 lambda)``: corrections are O(1/sqrt D).
+    The limit D -> infinity at fixed ``tau - log(D) / (2 lambda)``: corrections are O(1/sqrt D). With eta
+    of order one r changes much on the way, and the interpolated flow is good to about 1 %.
     """
     eta = real_number("eta", eta, positive=True)
+    if not SMALLEST <= eta <= 1 / SMALLEST:
+        raise InputError("eta", eta, f"from {SMALLEST:g} to {1 / SMALLEST:g}")
     kappa = real_number("kappa", kappa, minimum=0)
     threshold = real_number("threshold", threshold, positive=True)
     if threshold <= SEED:
@@ -245,10 +253,10 @@ def escape_law(
     if kappa:
         noise = np.array([_noise(x, float(moments[feature]), task, attention) for x in states])
     gain = CubicSpline(tau, rates).antiderivative()(tau)
-    fed = CubicSpline(tau, np.exp(-2 * gain) * noise).antiderivative()(tau)
-    variance = np.exp(2 * gain) * (eta**2 + kappa * fed)
+    fed = CubicSpline(tau, np.exp(np.minimum(-2 * gain, 700.0)) * noise).antiderivative()(tau)
+    log_variance = 2 * gain + np.log(eta**2 + kappa * np.maximum(fed, 0.0))
     dimensions = max(heads - 1, 1)
-    places = np.linspace(0, (TIMES - 1) // 2, STARTS).astype(int)
+    places = np.linspace(0, TIMES - 1, STARTS if kappa else 2 * STARTS - 1).astype(int)
     follow = _Arrivals(feature, task, attention, kappa, threshold, rates.min())
     directions = _directions(heads, seed)
     last = np.array([follow(states[places[-1]], x) for x in directions])
@@ -263,7 +271,7 @@ def escape_law(
         rates,
         noise,
         gain,
-        variance,
+        log_variance,
         tau[places],
         after,
     )

@@ -19,17 +19,18 @@ from numeric.errors import FlowError, InputError
 from numeric.flow import THRESHOLD, integrate_flow
 from numeric.hessian import factor_hessian
 from numeric.loss import population_loss
-from numeric.origin import at_rest
 from numeric.quadrature import Array
 from numeric.saddles import Saddle, nearby_saddle
 from numeric.task import Attention, State, Task
 
 # Amplitude at which an orbit starts, of the feature that grows and of those that watch.
 SEED, WATCH = 1e-2, 1e-4
+# Alignments to start from.
+LEAST = 1e-140
 # Growth rates below this leave no saddle.
 SLOWEST = 1e-8
 # Growth times that are followed at once, after which an orbit has settled, and pieces of an orbit.
-WINDOW, SETTLES, MOST_SEGMENTS = 4.0, 3.0, 16
+WINDOW, SETTLES, MOST_SEGMENTS, HALVINGS = 4.0, 3.0, 32, 12
 # Change of learned alignments, biases or values, during a wait, up to which they count as at rest.
 DRIFT = 0.02
 MOST_WINDOWS = 200
@@ -75,7 +76,8 @@ def saddle_ladder(state: State, task: Task, attention: Attention) -> tuple[Rung,
     Parameters
     ----------
     state : State
-        Initial state, with small m (H, F) such as `initial_state` gives; its r does not count.
+        Initial state, with small m (H, F) such as `initial_state` gives. Its r does not count; biases and
+        values are followed while they relax.
     task : Task
         Its prior symmetric in every feature.
     attention : Attention
@@ -98,8 +100,8 @@ def saddle_ladder(state: State, task: Task, attention: Attention) -> tuple[Rung,
     moment = task.prior.second_moment
     if (moment - np.diag(np.diag(moment))).any():
         raise InputError("prior", moment, "features that are not correlated")
-    if not state.m.any(axis=0).all():
-        raise InputError("m", state.m, "an alignment with every feature to start from")
+    if not (np.abs(state.m).max(axis=0, initial=0.0) > LEAST).all():
+        raise InputError("m", state.m, f"an alignment with every feature, beyond {LEAST:g}")
     climb = _Climb(state, task, attention)
     rungs: list[Rung] = []
     while climb.step(rungs):
@@ -112,8 +114,7 @@ class _Climb:
 
     def __init__(self, state: State, task: Task, attention: Attention) -> None:
         self.task, self.attention = task, attention
-        still = replace(state, m=np.zeros_like(state.m), r=np.zeros_like(state.r))
-        self.here = at_rest(still, task, attention)
+        self.here = replace(state, m=np.zeros_like(state.m), r=np.zeros_like(state.r))
         self.amplitudes = state.m.copy()
         self.learned: tuple[int, ...] = ()
         self.now = self.passed = 0.0
@@ -214,23 +215,27 @@ class _Climb:
         """Follow the flow; return first passages, after its start, of the active features.
 
         The others that are not learned are scaled up to `WATCH`, so that they are resolved, and grow
-        linearly.
+        linearly: where they grow too far, a shorter time is followed.
         """
         m, scales = self.here.m.copy(), {}
         for f, size in self._sizes().items():
             if f not in active:
                 scales[f] = WATCH / max(size, 1e-300)
                 m[:, f] = scales[f] * self.amplitudes[:, f]
-        path = integrate_flow(
-            replace(self.here, m=m),
-            self.task,
-            self.attention,
-            [0.0, duration],
-            threshold=THRESHOLD,
-            digits=8.0,
-            rtol=1e-7,
-        )
-        end = path.states.at(-1)
+        for _ in range(HALVINGS):
+            path = integrate_flow(
+                replace(self.here, m=m),
+                self.task,
+                self.attention,
+                [0.0, duration],
+                threshold=THRESHOLD,
+                digits=8.0,
+                rtol=1e-7,
+            )
+            end = path.states.at(-1)
+            if all(np.linalg.norm(end.m[:, f]) <= 2 * SEED for f in scales):
+                break
+            duration /= 2
         here = end.m.copy()
         for f, scale in scales.items():
             self.amplitudes[:, f] = end.m[:, f] / scale

@@ -23,11 +23,11 @@ from numeric.prior import marginal
 from numeric.quadrature import Array
 from numeric.spectrum import Spectrum, hessian_spectrum
 from numeric.task import Attention, State, Task
-from numeric.validate import whole_number
+from numeric.validate import real_number, whole_number
 
 # Gradient from which Newton's method takes over, and times that the flow may take to get there.
 NEAR, FIRST_HORIZON, DOUBLINGS = 1e-3, 25.0, 10
-NEWTON_STEPS, HALVINGS, FARTHEST = 12, 6, 5.0
+NEWTON_STEPS, HALVINGS, FARTHEST = 12, 6, 0.5
 # Gradient of what counts as stationary.
 RESTS = 1e-9
 # Singular values of a Hessian, relative to the largest, below which a direction is flat.
@@ -113,15 +113,18 @@ def unspecialized_saddle(task: Task, attention: Attention, start: State | None =
     def descent(_: float, x: Array) -> Array:
         return -heads * alike_gradient(alike(x), task, attention)
 
-    x0 = np.concatenate([begin.m[0], *(getattr(begin, p)[:1] for p in attention.parameters)])
-    if start is None and np.abs(task.prior.mean).max(initial=0.0) > 0:
-        x0 = _at_rest(descent, x0)
-
     def at(x: Array) -> Point:
         found = alike_hessian(alike(x), task, attention)
         return found.gradient, found.mean, found.gradient_error
 
-    found = _newton(at, x0)
+    x0 = np.concatenate([begin.m[0], *(getattr(begin, p)[:1] for p in attention.parameters)])
+    found = None
+    if start is not None or not task.prior.mean.any():
+        found = _newton(at, x0)
+    if found is None:
+        x0 = np.concatenate([zero.m[0], *(getattr(zero, p)[:1] for p in attention.parameters)])
+        found = _newton(at, _at_rest(descent, x0))
+
     if found is None:
         raise FlowError("flow: heads that are all alike do not come to rest")
     state = alike(found.x)
@@ -164,6 +167,7 @@ def stationary_state(
         If the flow does not come to rest.
     """
     features = task.prior.features
+    slowest = real_number("slowest", slowest, minimum=0)
     start = start.single(attention, features)
     chosen = _chosen(range(features) if learned is None else learned, features)
     part = task.with_prior(marginal(task.prior, chosen))
@@ -233,6 +237,8 @@ def _embedded(layer: Coordinates, found: "_Found", chosen: Sequence[int], task: 
 
 
 def _chosen(learned: Sequence[int], features: int) -> list[int]:
+    if not isinstance(learned, Sequence | range) or isinstance(learned, str):
+        raise InputError("learned", learned, "a sequence of features")
     chosen = [whole_number("learned", f, 0, features - 1) for f in learned]
     if len(set(chosen)) < len(chosen):
         raise InputError("learned", list(learned), "different features")

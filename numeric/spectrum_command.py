@@ -147,8 +147,8 @@ def _ladder(experiment: "Experiment", progress: Progress) -> Result:
         )
     lines = [
         words,
-        "saddles that the flow visits: features learned, unstable directions, the next feature and its",
-        "growth rate; waiting time, predicted first passage of norm 1, and that of the flow",
+        "saddles that the flow at kappa = 0 visits: features learned, unstable directions, the next",
+        "feature, its growth rate, waiting time, predicted first passage of norm 1, and the flow's",
         "",
         *table(rows),
     ]
