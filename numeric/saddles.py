@@ -171,6 +171,7 @@ def stationary_state(
     start = start.single(attention, features)
     chosen = _chosen(range(features) if learned is None else learned, features)
     part = task.with_prior(marginal(task.prior, chosen))
+    _require_symmetric(start, chosen, task, attention)
     state = replace(start, m=start.m[:, chosen], r=np.zeros_like(start.r))
     horizon = FIRST_HORIZON * attention.heads
     for _ in range(DOUBLINGS):
@@ -202,6 +203,7 @@ def nearby_saddle(
     state = state.single(attention, task.prior.features)
     chosen = _chosen(learned, task.prior.features)
     part = task.with_prior(marginal(task.prior, chosen))
+    _require_symmetric(state, chosen, task, attention)
     state = replace(state, m=state.m[:, chosen], r=np.zeros_like(state.r))
     layer = Coordinates(state, part, attention, attention.parameters)
     found = _polished(layer)
@@ -230,10 +232,21 @@ def _embedded(layer: Coordinates, found: "_Found", chosen: Sequence[int], task: 
     m[:, chosen] = rest.m
     state = replace(rest, m=m)
     loss = population_loss(state, task, attention, 1e-10)
-    if np.abs(loss.m).max(initial=0.0) > SYMMETRIC + float(loss.gradient_error):
-        raise InputError("learned", chosen, "all features in which the prior is not symmetric")
     spectrum = hessian_spectrum(task, attention, state, trained=True)
     return _saddle(state, chosen, spectrum, found, (float(loss.value), float(loss.error)))
+
+
+def _require_symmetric(
+    state: State, chosen: Sequence[int], task: Task, attention: Attention
+) -> None:
+    """Refuse features left out that do not stay at zero."""
+    m = np.zeros_like(state.m)
+    m[:, chosen] = state.m[:, chosen]
+    still = replace(state, m=m, r=np.zeros_like(state.r))
+    loss = population_loss(still, task, attention, SYMMETRIC)
+    others = np.delete(loss.m, chosen, axis=1)
+    if np.abs(others).max(initial=0.0) > SYMMETRIC + float(loss.gradient_error):
+        raise InputError("learned", chosen, "all features in which the prior is not symmetric")
 
 
 def _chosen(learned: Sequence[int], features: int) -> list[int]:
