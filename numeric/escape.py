@@ -137,6 +137,8 @@ class EscapeLaw:
         dimension : float
             Token dimension D.
         """
+        tau = real_number("tau", tau)
+        dimension = real_number("dimension", dimension, minimum=1)
         if tau < 0:
             return 0.0
         # When must the amplitude have reached SEED? An initial one beyond it did before the start.

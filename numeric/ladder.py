@@ -188,6 +188,10 @@ class _Climb:
                 break
             if not passages and np.linalg.norm(self.here.m[:, active]) < SEED / 2:
                 break
+            if not passages and self._speed() * WINDOW / rate < DRIFT / 100:
+                raise FlowError(
+                    f"flow: feature {feature + 1} grows from a saddle, but not to norm {THRESHOLD:g}"
+                )
         # What is not learned is an amplitude again.
         m = self.here.m.copy()
         for f in set(active) - set(passages):

@@ -54,7 +54,7 @@ def spectrum(experiment: "Experiment", given: argparse.Namespace, progress: Prog
     if given.dimension is not None:
         found = found.lifted(given.dimension)
         lines.append(f"keys in D = {given.dimension} dimensions")
-    entries = _entries(found) | extra
+    entries = _entries(found) | {"point": given.at or "origin"} | extra
     lines += [f"unstable directions: {found.index}" + _per_residual(found), ""]
     return entries, [*lines, *_rows(found)], lambda plots: plots.spectrum_figure(found)
 
@@ -68,7 +68,8 @@ def _rows(found: "Spectrum") -> list[str]:
     rows = [["sector", "multiplicity", "eigenvalue", "error", "growth rate"]]
     columns = found.sectors, found.multiplicities, found.eigenvalues, found.errors
     for sector, count, value, error, rate in zip(*columns, found.growth_rates, strict=True):
-        rows.append([sector, str(count), f"{value:.8g}", f"{error:.1e}", f"{rate:+.8g}"])
+        shown = f"{rate:+.8g}" if abs(rate) > error else "0"
+        rows.append([sector, str(count), f"{value:.8g}", f"{error:.1e}", shown])
     return table(rows)
 
 

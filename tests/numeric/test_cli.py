@@ -139,6 +139,7 @@ def test_spectrum_in_json(at: str, tiny: Path, capsys: Capture) -> None:
     state, task, attention = parts(tiny)
     expected = hessian_spectrum(task, attention, state if at == "state" else None)
     assert (found.pop("point"), found.pop("sectors")) == (at, list(expected.sectors))
+    assert found.pop("index") == expected.index
     assert set(found) == {"eigenvalues", "multiplicities", "growth_rates", "errors"}
     for name, values in found.items():
         assert np.array_equal(values, getattr(expected, name))

@@ -52,9 +52,9 @@ def a_law(rate: float = 0.5) -> EscapeLaw:
     """A made-up law of one component that grows at a constant rate, without noise."""
     tau = np.linspace(0, 40, 33)
     rates, noise = np.full(33, rate), np.zeros(33)
-    variance = 0.01 * np.exp(2 * rate * tau)
+    log_variance = np.log(0.01) + 2 * rate * tau
     starts, after = np.array([0.0, 20.0]), np.full((1, 2), 3.0)
-    return EscapeLaw(0, 1.0, 0.0, 1, tau, rates, noise, rate * tau, variance, starts, after)
+    return EscapeLaw(0, 1.0, 0.0, 1, tau, rates, noise, rate * tau, log_variance, starts, after)
 
 
 @cache
