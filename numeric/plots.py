@@ -151,7 +151,8 @@ def spectrum_figure(spectrum: Spectrum) -> Figure:
             table.text(place, row, text, ha="right", va="center", color=colour)
     table.set_xlim(0, 1)
     table.set_axis_off()
-    where = "the origin" if spectrum.point == "origin" else "the state"
+    saddle = {"origin": "the origin", "unspecialized": "the unspecialized saddle"}
+    where = saddle.get(spectrum.point, "the state")
     total = len(spectrum.eigenvalues)
     most = "" if shown == total else f" (lowest {shown} of {total})"
     ax.set_title(f"Hessian at {where}{most}")

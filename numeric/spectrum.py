@@ -29,7 +29,7 @@ class Spectrum:
 
     Attributes
     ----------
-    point : {"origin", "state"}
+    point : {"origin", "state", "unspecialized"}
     eigenvalues, errors : (n,) arrays
         Ascending, and their absolute errors (0: closed form).
     multiplicities : (n,) int array

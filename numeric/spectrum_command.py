@@ -1,6 +1,7 @@
 """What ``headflow spectrum`` computes, prints and draws: a spectrum, the ladder, or a flow's spectra."""
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def spectrum(experiment: "Experiment", given: argparse.Namespace, progress: Prog
         from numeric.saddles import unspecialized_saddle
 
         saddle = unspecialized_saddle(task, attention)
-        found = saddle.spectrum
+        found = replace(saddle.spectrum, point="unspecialized")
         place = {"m": saddle.state.m[0], **_trained(experiment, saddle.state)}
         extra = {"head": place, "loss": saddle.loss, "position_error": saddle.position_error}
         shown = ", ".join(f"{name} = {_short(x)}" for name, x in place.items())
@@ -54,7 +55,7 @@ def spectrum(experiment: "Experiment", given: argparse.Namespace, progress: Prog
     if given.dimension is not None:
         found = found.lifted(given.dimension)
         lines.append(f"keys in D = {given.dimension} dimensions")
-    entries = _entries(found) | {"point": given.at or "origin"} | extra
+    entries = _entries(found) | extra
     lines += [f"unstable directions: {found.index}" + _per_residual(found), ""]
     return entries, [*lines, *_rows(found)], lambda plots: plots.spectrum_figure(found)
 
