@@ -109,6 +109,12 @@ class LossExpansion:
         return {name: x for name, x in simple.items() if x != 0}
 
 
+def require_order(order: int) -> None:
+    """Refuse an order that is none of `ORDERS`."""
+    if isinstance(order, float) or order not in ORDERS:
+        raise DeriveError(f"order: found {order!r:.40}, expected one of 2, 4, 6")
+
+
 def expand_loss(attention: Attention, order: int = 4) -> LossExpansion:
     """Expand the population loss at the origin.
 
@@ -123,8 +129,7 @@ def expand_loss(attention: Attention, order: int = 4) -> LossExpansion:
     DeriveError
         For another order, or if the weight's derivatives at ``chi = 0`` do not exist.
     """
-    if isinstance(order, float) or order not in ORDERS:
-        raise DeriveError(f"order: found {order!r:.40}, expected one of 2, 4, 6")
+    require_order(order)
     names = (share, *(derivative(k) for k in range(1, order + 1)))
     values = dict(zip(names, taylor(attention, order), strict=True))
     kept = {name: value for name, value in values.items() if value.has(b)}
@@ -315,10 +320,15 @@ def _pairings(n: int) -> int:
     return factorial(2 * n) // (2**n * factorial(n))
 
 
-def _of_pairs(monomial: Expr) -> Expr:
-    """One name for what is equal when the two heads of an averaged pair are swapped."""
+def swapped(monomial: Expr) -> Expr:
+    """Return a product of moments with the two heads of a pair swapped."""
     swap = {q: q_prime, q_prime: q}
     for x in monomial.free_symbols:
         if x.name.startswith("T_"):
             swap[x] = signal_moment(*reversed(indices(x)))
-    return min(monomial, monomial.xreplace(swap), key=lambda x: sstr(x))
+    return monomial.xreplace(swap)
+
+
+def _of_pairs(monomial: Expr) -> Expr:
+    """One name for what is equal when the two heads of an averaged pair are swapped."""
+    return min(monomial, swapped(monomial), key=lambda x: sstr(x))

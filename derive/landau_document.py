@@ -8,7 +8,6 @@ from derive.attention import Attention
 from derive.errors import DeriveError
 from derive.expansion import factored
 from derive.landau import (
-    ORDERS,
     LossExpansion,
     Terms,
     expand_loss,
@@ -16,7 +15,8 @@ from derive.landau import (
     q,
     q_pair,
     q_prime,
-    signal_moment,
+    require_order,
+    swapped,
 )
 from derive.pattern import difference_eigenvalue, m_f, m_g, nu, preference
 from derive.stable import written_out
@@ -50,8 +50,7 @@ def write_landau(write: Writer, attention: Attention, order: int) -> None:
     DeriveError
         For another order.
     """
-    if isinstance(order, float) or order not in ORDERS:
-        raise DeriveError(f"order: found {order!r:.40}, expected one of 2, 4, 6")
+    require_order(order)
     if order == PRINTED:
         return
     try:
@@ -116,16 +115,13 @@ def _name(moment: Symbol) -> tuple[str, str]:
 
 def _unprimed(moments: Expr) -> Expr:
     """Of two names for the average over pairs of heads, the one that primes fewer of them."""
-    swap = {q: q_prime, q_prime: q}
-    signal = [x for x in moments.free_symbols if x.name.startswith("T")]
-    swap |= {x: signal_moment(*reversed(indices(x))) for x in signal}
 
     def primes(name: Expr) -> tuple[int, int]:
         powers = name.as_powers_dict()
         second = [indices(x)[1] for x in powers if x.name.startswith("T")]
         return powers.get(q_prime, 0), sum(second)
 
-    return min(moments, moments.xreplace(swap), key=primes)
+    return min(moments, swapped(moments), key=primes)
 
 
 def _moments(write: Writer, pooled: bool) -> None:

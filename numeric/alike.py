@@ -13,7 +13,14 @@ from functools import cached_property
 import numpy as np
 
 from numeric.errors import InputError
-from numeric.hessian import LEAST_DIGITS, MOST_DIGITS, STEP, affordable_digits, exact
+from numeric.hessian import (
+    LEAST_DIGITS,
+    MOST_DIGITS,
+    affordable_digits,
+    exact,
+    five_point,
+    gradient_length,
+)
 from numeric.loss import MOST_POINTS, Loss, evaluate
 from numeric.quadrature import Array
 from numeric.refine import STEP as DIGITS_STEP
@@ -65,6 +72,12 @@ def is_alike(state: State) -> bool:
     apart = state.r[~np.eye(len(state.r), dtype=bool)]
     rows = [x for x in (state.m, state.b, state.v, np.diag(state.r), apart) if x is not None]
     return all(bool((x == x[:1]).all()) for x in rows)
+
+
+def first_head(state: State, attention: Attention) -> Array:
+    """Return x_h = (m_h, and what is trained of b_h and v_h) of the first head: (n,)."""
+    trained = [getattr(state, name)[:1] for name in attention.parameters]
+    return np.concatenate([state.m[0], *trained])
 
 
 def alike_hessian(
@@ -154,10 +167,8 @@ class _Alike:
 
     def __init__(self, state: State, task: Task, attention: Attention) -> None:
         self.state, self.task, self.attention = state, task, attention
-        trained = [getattr(state, name)[:1] for name in attention.parameters]
-        self.x: Array = np.concatenate([state.m[0], *trained])
-        spread = float(np.linalg.eigvalsh(task.prior.second_moment).max(initial=0.0))
-        self.length = 1 / np.sqrt(1 + spread)
+        self.x = first_head(state, attention)
+        self.length = gradient_length(task)
 
     @cached_property
     def digits(self) -> float:
@@ -188,15 +199,9 @@ class _Alike:
 
     def slopes(self, column: int, scale: float) -> Array:
         """Five-point derivatives (2, n) of the gradients of both heads in one coordinate of the first."""
-        features = self.state.m.shape[1]
-        # The loss is quadratic in v: any step will do.
-        by_value = self.attention.parameters[column - features :][:1] == ("v",)
-        h = scale * (1.0 if column >= features and by_value else STEP * self.length)
-        step = np.zeros_like(self.x)
-        step[column] = h
-        near = self.moved(self.x + step) - self.moved(self.x - step)
-        far = self.moved(self.x + 2 * step) - self.moved(self.x - 2 * step)
-        return (8 * near - far) / (12 * h)
+        first = self.state.m.shape[1]
+        name = self.attention.parameters[column - first] if column >= first else "m"
+        return five_point(self.moved, self.x, (column,), name, self.length, scale)
 
     def moved(self, x: Array) -> Array:
         """Gradients (2, n) of the first head, at x, and of another one, up to a constant."""

@@ -15,7 +15,13 @@ from numeric.bayes import Risk
 from numeric.flow import Flow, integrate_flow
 from numeric.law import token_laws
 from numeric.loss import MOST_POINTS, evaluate, population_loss
-from numeric.origin import at_rest, origin_attention, origin_eigenvalues, origin_expansion
+from numeric.origin import (
+    at_rest,
+    origin_attention,
+    origin_eigenvalues,
+    origin_expansion,
+    origin_state,
+)
 from numeric.quadrature import Array, symmetric_root
 from numeric.scores import attention_weights
 from numeric.sgd import SGDRuns
@@ -201,10 +207,8 @@ def _is_symmetric(task: Task) -> bool:
 
 def spectrum_check(task: Task, attention: Attention) -> Check:
     """Closed-form Hessian at the origin against the differentiated exact gradient."""
-    heads, features = attention.heads, task.prior.features
     derived = hessian_spectrum(task, attention)
-    zero = at_rest(State(np.zeros((heads, features)), np.zeros((heads, heads))), task, attention)
-    numeric = hessian_spectrum(task, attention, zero)
+    numeric = hessian_spectrum(task, attention, origin_state(task, attention))
     difference = _expanded(derived) - _expanded(numeric)
     return within(
         "Hessian at the origin: closed form against the exact gradient",

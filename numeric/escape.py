@@ -13,6 +13,7 @@ of a, and on r. To leading order the passage is at ``log(D) / (2 lambda)``, the 
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.interpolate import CubicSpline, PchipInterpolator
@@ -23,7 +24,7 @@ from numeric.alike import alike_hessian
 from numeric.errors import FlowError, InputError
 from numeric.flow import THRESHOLD, integrate_flow
 from numeric.noise import noise_parts
-from numeric.origin import at_rest
+from numeric.origin import at_rest, require_no_mean
 from numeric.prior import rotated
 from numeric.quadrature import Array
 from numeric.spectrum import feature_axes
@@ -69,7 +70,7 @@ def magnetization_diffusion(state: State, task: Task, attention: Attention) -> t
     state = state.single(attention, task.prior.features)
     if state.m.any():
         raise InputError("m", state.m, "zero alignments")
-    _require_no_mean(task)
+    require_no_mean(task)
     (null, relevant), (null_error, error) = noise_parts(state, task, attention)
     moment, unit = task.prior.second_moment, np.eye(task.prior.features)
     found = np.einsum("hk,fg->hfkg", null + relevant, unit)
@@ -124,9 +125,16 @@ class EscapeLaw:
 
     def passage(self, start: Array) -> Array:
         """Return when the threshold is passed (k, n), given when the amplitude reaches `SEED` (n,)."""
-        within = np.clip(start, self.starts[0], self.starts[-1])
-        found: Array = start + PchipInterpolator(self.starts, self.after, axis=1)(within)
+        found: Array = start + self._after(np.clip(start, self.starts[0], self.starts[-1]))
         return found
+
+    @cached_property
+    def _after(self) -> PchipInterpolator:
+        return PchipInterpolator(self.starts, self.after, axis=1)
+
+    @cached_property
+    def _spread(self) -> CubicSpline:
+        return CubicSpline(self.tau, self.log_variance)
 
     def probability(self, tau: float, dimension: float) -> float:
         """Return the probability of a passage before a time.
@@ -145,7 +153,7 @@ class EscapeLaw:
         ends = -float(self.after.max()), max(self.tau[-1], tau) + 1.0
         grid = np.concatenate([ends[:1], self.tau, ends[1:]])
         since = np.array([np.interp(tau, x, grid) for x in self.passage(grid)])
-        log_variance = CubicSpline(self.tau, self.log_variance)(np.clip(since, 0, self.tau[-1]))
+        log_variance = self._spread(np.clip(since, 0, self.tau[-1]))
         log_variance += 2 * self.rates[0] * np.minimum(since, 0.0)
         log_variance += 2 * self.rates[-1] * np.maximum(since - self.tau[-1], 0.0)
         needed = np.exp(np.minimum(2 * np.log(SEED) + np.log(dimension) - log_variance, 700.0))
@@ -231,7 +239,7 @@ def escape_law(
     threshold = real_number("threshold", threshold, positive=True)
     if threshold <= SEED:
         raise InputError("threshold", threshold, f"more than {SEED:g}")
-    _require_no_mean(task)
+    require_no_mean(task)
     moments, axes = feature_axes(task)
     if not len(moments):
         raise InputError("prior", "no features", "a feature that can be learned")
@@ -253,7 +261,7 @@ def escape_law(
         raise InputError("feature", feature, words)
     noise = np.zeros(TIMES)
     if kappa:
-        noise = np.array([_noise(x, float(moments[feature]), task, attention) for x in states])
+        noise = np.array([_noise(x, feature, task, attention) for x in states])
     gain = CubicSpline(tau, rates).antiderivative()(tau)
     fed = CubicSpline(tau, np.exp(np.minimum(-2 * gain, 700.0)) * noise).antiderivative()(tau)
     log_variance = 2 * gain + np.log(eta**2 + kappa * np.maximum(fed, 0.0))
@@ -277,11 +285,6 @@ def escape_law(
         tau[places],
         after,
     )
-
-
-def _require_no_mean(task: Task) -> None:
-    if np.abs(task.prior.mean).max(initial=0.0) > 0:
-        raise InputError("prior", task.prior.mean, "no mean signal, so that the origin is a saddle")
 
 
 def _quiet_states(
@@ -308,10 +311,9 @@ def _rate(state: State, feature: int, task: Task, attention: Attention) -> float
     return -float(block[feature, feature])
 
 
-def _noise(state: State, moment: float, task: Task, attention: Attention) -> float:
-    """Variance of one sample's gradient along the same: see `magnetization_diffusion`."""
-    (null, relevant), _ = noise_parts(state, task, attention)
-    matrix = null + (1 + moment) * relevant
+def _noise(state: State, feature: int, task: Task, attention: Attention) -> float:
+    """Variance of one sample's gradient along the same."""
+    matrix = magnetization_diffusion(state, task, attention)[0][:, feature, :, feature]
     heads = attention.heads
     if heads == 1:
         return float(matrix[0, 0])

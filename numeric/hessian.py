@@ -3,7 +3,7 @@
 The coordinates are (m, r), or (m, rho) with ``r = rho rho^T``: in these the flow is a gradient flow.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -203,8 +203,7 @@ class Coordinates:
         self.features, self.rank = state.m.shape[1], rho.shape[1]
         others = [getattr(state, name)[:, None] for name in self.parameters]
         self.x: Array = np.concatenate([state.m, rho, *others], axis=1)
-        spread = float(np.linalg.eigvalsh(task.prior.second_moment).max(initial=0.0))
-        self.length = 1 / np.sqrt(1 + spread)
+        self.length = gradient_length(task)
         self.digits = affordable_digits(state, task, attention)
 
     def at(self, x: Array) -> State:
@@ -234,16 +233,36 @@ class Coordinates:
         return fine, float(np.linalg.norm(change, 2)) / 4
 
     def _slope(self, head: int, column: int, scale: float) -> Array:
-        """Five-point derivative of the gradient in one coordinate."""
-        step = np.zeros_like(self.x)
-        # The loss is quadratic in v: any step will do.
-        by_value = self.parameters[column - self.features - self.rank :][:1] == ("v",)
-        quadratic = column >= self.features + self.rank and by_value
-        h = scale * (1.0 if quadratic else STEP * self.length)
-        step[head, column] = h
-        near = self.gradient(self.x + step) - self.gradient(self.x - step)
-        far = self.gradient(self.x + 2 * step) - self.gradient(self.x - 2 * step)
-        return (8 * near - far) / (12 * h)
+        """Derivative of the gradient in one coordinate."""
+        first = self.features + self.rank
+        name = self.parameters[column - first] if column >= first else "m"
+        return five_point(self.gradient, self.x, (head, column), name, self.length, scale)
+
+
+def gradient_length(task: Task) -> float:
+    """Length over which a gradient varies: where the scores change by order one."""
+    spread = float(np.linalg.eigvalsh(task.prior.second_moment).max(initial=0.0))
+    return float(1 / np.sqrt(1 + spread))
+
+
+def five_point(
+    gradient: Callable[[Array], Array],
+    x: Array,
+    place: tuple[int, ...],
+    name: str,
+    length: float,
+    scale: float,
+) -> Array:
+    """Five-point derivative of a gradient in one coordinate, of m, rho, "b" or "v".
+
+    The loss is quadratic in v: there any step will do. Steps are multiplied by `scale`.
+    """
+    h = scale * (1.0 if name == "v" else STEP * length)
+    step = np.zeros_like(x)
+    step[place] = h
+    near = gradient(x + step) - gradient(x - step)
+    far = gradient(x + 2 * step) - gradient(x - 2 * step)
+    return (8 * near - far) / (12 * h)
 
 
 def factor(r: Array) -> Array:

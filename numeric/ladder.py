@@ -19,6 +19,7 @@ from numeric.errors import FlowError, InputError
 from numeric.flow import THRESHOLD, integrate_flow
 from numeric.hessian import factor_hessian
 from numeric.loss import population_loss
+from numeric.origin import require_no_mean
 from numeric.quadrature import Array
 from numeric.saddles import Saddle, nearby_saddle
 from numeric.task import Attention, State, Task
@@ -95,8 +96,7 @@ def saddle_ladder(state: State, task: Task, attention: Attention) -> tuple[Rung,
         If a feature grows, but not to norm 1, or learned features drift without end.
     """
     state = state.single(attention, task.prior.features)
-    if np.abs(task.prior.mean).max(initial=0.0) > 0:
-        raise InputError("prior", task.prior.mean, "no mean signal, so that the origin is a saddle")
+    require_no_mean(task)
     moment = task.prior.second_moment
     if (moment - np.diag(np.diag(moment))).any():
         raise InputError("prior", moment, "features that are not correlated")

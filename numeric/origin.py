@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from numeric._generated import order_parameters
 from numeric.activation import Kernels
-from numeric.errors import QuadratureError
+from numeric.errors import InputError, QuadratureError
 from numeric.law import weight_of
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
@@ -84,6 +84,24 @@ def origin_attention(state: State, task: Task, attention: Attention) -> float:
     """
     at = _Origin(state.check(attention, task.prior.features), task, attention)
     return float(at.value @ at.share)
+
+
+def origin_state(task: Task, attention: Attention) -> State:
+    """Return m = 0, r = 0 with b = 0 and equal values, `at_rest`."""
+    heads, features = attention.heads, task.prior.features
+    return at_rest(State(np.zeros((heads, features)), np.zeros((heads, heads))), task, attention)
+
+
+def require_no_mean(task: Task) -> None:
+    """Refuse a prior with a mean signal.
+
+    Raises
+    ------
+    InputError
+        If the prior has one: then the origin is no saddle.
+    """
+    if np.abs(task.prior.mean).max(initial=0.0) > 0:
+        raise InputError("prior", task.prior.mean, "no mean signal, so that the origin is a saddle")
 
 
 def at_rest(state: State, task: Task, attention: Attention) -> State:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from numeric.alike import alike_gradient, alike_hessian, alike_loss
+from numeric.alike import alike_gradient, alike_hessian, alike_loss, first_head
 from numeric.errors import FlowError, InputError
 from numeric.flow import integrate_flow
 from numeric.hessian import Coordinates, factor_hessian
 from numeric.loss import population_loss
-from numeric.origin import at_rest
+from numeric.origin import origin_state, require_no_mean
 from numeric.prior import marginal
 from numeric.quadrature import Array
 from numeric.spectrum import Spectrum, hessian_spectrum
@@ -79,10 +79,8 @@ def origin_saddle(task: Task, attention: Attention) -> Saddle:
     InputError
         If the prior has a mean: then the origin is not stationary.
     """
-    if np.abs(task.prior.mean).max(initial=0.0) > 0:
-        raise InputError("prior", task.prior.mean, "no mean signal, so that the origin is a saddle")
-    zero = State(np.zeros((attention.heads, task.prior.features)), np.zeros((attention.heads,) * 2))
-    return unspecialized_saddle(task, attention, at_rest(zero, task, attention))
+    require_no_mean(task)
+    return unspecialized_saddle(task, attention)
 
 
 def unspecialized_saddle(task: Task, attention: Attention, start: State | None = None) -> Saddle:
@@ -102,7 +100,7 @@ def unspecialized_saddle(task: Task, attention: Attention, start: State | None =
         If the descent does not come to rest.
     """
     heads, features = attention.heads, task.prior.features
-    zero = at_rest(State(np.zeros((heads, features)), np.zeros((heads, heads))), task, attention)
+    zero = origin_state(task, attention)
     begin = (zero if start is None else start).single(attention, features)
 
     def alike(x: Array) -> State:
@@ -117,14 +115,11 @@ def unspecialized_saddle(task: Task, attention: Attention, start: State | None =
         found = alike_hessian(alike(x), task, attention)
         return found.gradient, found.mean, found.gradient_error
 
-    x0 = np.concatenate([begin.m[0], *(getattr(begin, p)[:1] for p in attention.parameters)])
     found = None
     if start is not None or not task.prior.mean.any():
-        found = _newton(at, x0)
+        found = _newton(at, first_head(begin, attention))
     if found is None:
-        x0 = np.concatenate([zero.m[0], *(getattr(zero, p)[:1] for p in attention.parameters)])
-        found = _newton(at, _at_rest(descent, x0))
-
+        found = _newton(at, _at_rest(descent, first_head(zero, attention)))
     if found is None:
         raise FlowError("flow: heads that are all alike do not come to rest")
     state = alike(found.x)
@@ -168,11 +163,8 @@ def stationary_state(
     """
     features = task.prior.features
     slowest = real_number("slowest", slowest, minimum=0)
-    start = start.single(attention, features)
-    chosen = _chosen(range(features) if learned is None else learned, features)
-    part = task.with_prior(marginal(task.prior, chosen))
-    _require_symmetric(start, chosen, task, attention)
-    state = replace(start, m=start.m[:, chosen], r=np.zeros_like(start.r))
+    taking_part = range(features) if learned is None else learned
+    state, part, chosen = _restricted(start, taking_part, task, attention)
     horizon = FIRST_HORIZON * attention.heads
     for _ in range(DOUBLINGS):
         path = integrate_flow(state, part, attention, [0.0, horizon])
@@ -200,11 +192,7 @@ def nearby_saddle(
     learned : sequence of int
         Features, counted from 0, that take part; see `stationary_state`.
     """
-    state = state.single(attention, task.prior.features)
-    chosen = _chosen(learned, task.prior.features)
-    part = task.with_prior(marginal(task.prior, chosen))
-    _require_symmetric(state, chosen, task, attention)
-    state = replace(state, m=state.m[:, chosen], r=np.zeros_like(state.r))
+    state, part, chosen = _restricted(state, learned, task, attention)
     layer = Coordinates(state, part, attention, attention.parameters)
     found = _polished(layer)
     return None if found is None else _embedded(layer, found, chosen, task)
@@ -236,10 +224,12 @@ def _embedded(layer: Coordinates, found: "_Found", chosen: Sequence[int], task: 
     return _saddle(state, chosen, spectrum, found, (float(loss.value), float(loss.error)))
 
 
-def _require_symmetric(
-    state: State, chosen: Sequence[int], task: Task, attention: Attention
-) -> None:
-    """Refuse features left out that do not stay at zero."""
+def _restricted(
+    state: State, learned: Sequence[int], task: Task, attention: Attention
+) -> tuple[State, Task, list[int]]:
+    """The state and the task with some features only, r = 0; those left out must stay at zero."""
+    state = state.single(attention, task.prior.features)
+    chosen = _chosen(learned, task.prior.features)
     m = np.zeros_like(state.m)
     m[:, chosen] = state.m[:, chosen]
     still = replace(state, m=m, r=np.zeros_like(state.r))
@@ -247,6 +237,8 @@ def _require_symmetric(
     others = np.delete(loss.m, chosen, axis=1)
     if np.abs(others).max(initial=0.0) > SYMMETRIC + float(loss.gradient_error):
         raise InputError("learned", chosen, "all features in which the prior is not symmetric")
+    part = task.with_prior(marginal(task.prior, chosen))
+    return replace(still, m=m[:, chosen]), part, chosen
 
 
 def _chosen(learned: Sequence[int], features: int) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from numeric.alike import alike_hessian, is_alike
 from numeric.hessian import factor, factor_hessian
-from numeric.origin import at_rest, origin_eigenvalues
+from numeric.origin import origin_eigenvalues, origin_state
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
 from numeric.validate import whole_number
@@ -147,7 +147,7 @@ def feature_axes(task: Task) -> tuple[Array, Array]:
 def _at_origin(task: Task, attention: Attention) -> Spectrum:
     moments, _ = feature_axes(task)
     heads, features = attention.heads, task.prior.features
-    origin = at_rest(State(np.zeros((heads, features)), np.zeros((heads, heads))), task, attention)
+    origin = origin_state(task, attention)
     rows: list[tuple[float, int, str]] = []
     for f, nu in enumerate(moments, start=1):
         mean, difference, _, _ = origin_eigenvalues(origin, task, attention, float(nu))
@@ -158,16 +158,8 @@ def _at_origin(task: Task, attention: Attention) -> Spectrum:
     rows.append((difference, heads - 1, "difference, residual"))
     # Closed forms that are zero may round to something else.
     zero = 1e-15 * max(abs(row[0]) for row in rows)
-    rows = [(value if abs(value) > zero else 0.0, n, name) for value, n, name in rows if n > 0]
-    rows.sort(key=lambda row: row[0])
-    return Spectrum(
-        "origin",
-        np.array([row[0] for row in rows]) + 0.0,
-        np.array([row[1] for row in rows]),
-        tuple(row[2] for row in rows),
-        np.zeros(len(rows)),
-        features,
-    )
+    exact = [(x if abs(x) > zero else 0.0, count, name, 0.0) for x, count, name in rows]
+    return _of_sectors("origin", exact, features)
 
 
 def _where_alike(task: Task, attention: Attention, state: State, trained: bool) -> Spectrum:
@@ -186,14 +178,19 @@ def _where_alike(task: Task, attention: Attention, state: State, trained: bool) 
                 (float(value), count, f"{kind}, {names(vector[None, :, None])}", found.error)
             )
         rows.append((bulk, count, f"{kind}, residual", found.bulk_error))
-    rows = sorted((row for row in rows if row[1] > 0), key=lambda row: row[0])
+    return _of_sectors("state", rows, task.prior.features)
+
+
+def _of_sectors(point: str, rows: list[tuple[float, int, str, float]], spanned: int) -> Spectrum:
+    """The spectrum of (eigenvalue, multiplicity, sector, error), in order; empty sectors are left out."""
+    kept = sorted((row for row in rows if row[1] > 0), key=lambda row: row[0])
     return Spectrum(
-        "state",
-        np.array([row[0] for row in rows]) + 0.0,
-        np.array([row[1] for row in rows]),
-        tuple(row[2] for row in rows),
-        np.array([row[3] for row in rows]),
-        task.prior.features,
+        point,
+        np.array([row[0] for row in kept]) + 0.0,
+        np.array([row[1] for row in kept]),
+        tuple(row[2] for row in kept),
+        np.array([row[3] for row in kept]),
+        spanned,
     )
 
 
@@ -215,7 +212,11 @@ def _at_state(task: Task, attention: Attention, state: State, trained: bool) -> 
 def _head_sector(displacement: Array) -> str:
     """Classify a displacement (H, n): its share along the direction where all heads move alike."""
     share = float((displacement.sum(axis=0) ** 2).sum() / len(displacement))
-    share /= max(float((displacement**2).sum()), 1e-300)
+    return _kind(share / max(float((displacement**2).sum()), 1e-300))
+
+
+def _kind(share: float) -> str:
+    """Name a displacement by its share along the direction where all heads move alike."""
     if share > DOMINANT:
         return "mean"
     return "difference" if share < 1 - DOMINANT else "mixed"
@@ -236,10 +237,7 @@ def _sectors(
         alike = span.mean(axis=0).reshape(-1, len(cluster))
         shares, rotation = np.linalg.eigh(shape[0] * alike.T @ alike)
         span = span @ rotation
-        kinds = [
-            "mean" if x > DOMINANT else "difference" if x < 1 - DOMINANT else "mixed"
-            for x in shares
-        ]
+        kinds = [_kind(x) for x in shares]
         for kind in sorted(set(kinds)):
             mine = [k for k, other in enumerate(kinds) if other == kind]
             name = f"{kind}, {names(span[..., mine])}"

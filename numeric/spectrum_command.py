@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,12 +82,9 @@ def _per_residual(found: "Spectrum") -> str:
 
 def _origin(experiment: "Experiment") -> str:
     """Words for the origin."""
-    from numeric.origin import at_rest
-    from numeric.task import State
+    from numeric.origin import origin_state
 
-    heads, features = experiment.attention.heads, experiment.task.prior.features
-    zero = State(np.zeros((heads, features)), np.zeros((heads, heads)))
-    rest = _trained(experiment, at_rest(zero, experiment.task, experiment.attention))
+    rest = _trained(experiment, origin_state(experiment.task, experiment.attention))
     words = ", ".join(f"{name} = {_short(x)}" for name, x in rest.items())
     return f"at the origin, at rest: {words}" if rest else "at the origin"
 
@@ -112,7 +110,7 @@ def _ladder(experiment: "Experiment", progress: Progress) -> Result:
     rungs = saddle_ladder(state, task, attention)
     last = max((x.passage for x in rungs if np.isfinite(x.passage)), default=0.0)
     path = integrate_flow(
-        state, task, attention, 2 * last + 1.0, progress=lambda x: progress("flow", x)
+        state, task, attention, 2 * last + 1.0, progress=partial(progress, "flow")
     )
     rows = [["learned", "unstable", "next", "rate", "waits (leading)", "passage", "flow"]]
     steps = []
@@ -167,7 +165,7 @@ def _along(experiment: "Experiment", given: argparse.Namespace, progress: Progre
     task, attention, settings = experiment.task, experiment.attention, experiment.flow
     tau = np.linspace(0.0, settings.tau_max, ALONG)
     path = integrate_flow(
-        state, task, attention, tau, settings.kappa, progress=lambda x: progress("flow", x)
+        state, task, attention, tau, settings.kappa, progress=partial(progress, "flow")
     )
     found = []
     for i in range(len(tau)):

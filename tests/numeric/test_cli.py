@@ -2,7 +2,6 @@
 
 import errno
 import io
-import json
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -28,8 +27,8 @@ from numeric.noise import initial_state
 from numeric.sgd import run_sgd
 from numeric.spectrum import hessian_spectrum
 from numeric.task import Attention, State, Task
+from tests.numeric.command_line import Capture, entries, refused
 
-Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 ROOT = Path(numeric.cli.__file__).parent.parent
 STATE = "[state]\nm = [[0.9], [-0.8]]\nr = [[0.1, 0.0], [0.0, 0.1]]\n"
@@ -60,25 +59,6 @@ def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
     return path
-
-
-def entries(capsys: Capture, *argv: object) -> dict[str, Any]:
-    """Run a command with --json and return what it prints, and nothing else prints anything."""
-    capsys.readouterr()
-    assert main([*map(str, argv), "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert err == "" and out.endswith("}\n") and out.count("\n") == 1
-    result: dict[str, Any] = json.loads(out, parse_constant=pytest.fail)
-    return result
-
-
-def refused(capsys: Capture, *argv: object) -> str:
-    """Run a command that is refused, and return its one line on standard error."""
-    assert main([str(a) for a in argv]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("headflow: error: ")
-    assert err.find("\n") == len(err) - 1
-    return err
 
 
 def parts(path: Path) -> tuple[State, Task, Attention]:

@@ -1,6 +1,5 @@
 """The command `headflow spectrum` at every place: what it prints, in text and JSON, and draws."""
 
-import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,9 @@ from numeric.flow import integrate_flow
 from numeric.ladder import saddle_ladder
 from numeric.saddles import unspecialized_saddle
 from numeric.spectrum import Spectrum, hessian_spectrum
+from tests.numeric import command_line
 
-Capture = pytest.CaptureFixture[str]
+Capture = command_line.Capture
 STATE = "[state]\nm = [[0.02], [-0.012]]\nr = [[1e-4, 0.0], [0.0, 1e-4]]\n"
 SMALL = f"""\
 [task]
@@ -54,13 +54,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def entries(capsys: Capture, *argv: object) -> dict[str, Any]:
-    """What the command prints as strict JSON, in one line and nothing beside it."""
-    capsys.readouterr()
-    assert main(["spectrum", *map(str, argv), "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert err == "" and out.endswith("}\n") and out.count("\n") == 1
-    result: dict[str, Any] = json.loads(out, parse_constant=pytest.fail)
-    return result
+    return command_line.entries(capsys, "spectrum", *argv)
 
 
 def text(capsys: Capture, *argv: object) -> str:
@@ -74,11 +68,7 @@ def text(capsys: Capture, *argv: object) -> str:
 
 
 def refused(capsys: Capture, *argv: object) -> str:
-    """The one line by which a command is refused."""
-    assert main(["spectrum", *map(str, argv)]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("headflow: error: ") and err.find("\n") == len(err) - 1
-    return err
+    return command_line.refused(capsys, "spectrum", *argv)
 
 
 def place_of(experiment: Experiment, at: str) -> Spectrum:
