@@ -141,8 +141,9 @@ def _moments(write: Writer, pooled: bool) -> None:
         )
         return
     write.line(
-        "In T_ij < > averages over the signal; around a product of moments it averages over all pairs "
-        "of heads h, h', those of a head with itself included."
+        "In T_ij < > averages over the signal (i belongs to head h, j to h'); around a "
+        "product of moments it averages over all pairs of heads h, h', those of a head with itself "
+        "included."
     )
     write.raw(
         "q_hh' = m_h.m_h' + r_hh',  T_ij = <(m_h.theta)^i (m_h'.theta)^j>",

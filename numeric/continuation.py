@@ -42,6 +42,12 @@ class Branch:
     lowest: Array
     bifurcations: Array
 
+    def __repr__(self) -> str:
+        return (
+            f"<Branch: {len(self.values)} saddles from {self.values[0]:g} to {self.values[-1]:g}, "
+            f"bifurcations at {self.bifurcations.tolist()}>"
+        )
+
 
 def follow_saddle(problem: Problem, values: ArrayLike) -> Branch:
     """Follow the unspecialized saddle along a parameter.

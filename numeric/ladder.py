@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import expm
 from scipy.optimize import brentq
 
-from numeric.errors import FlowError, InputError
+from numeric.errors import FlowError, InputError, Verbatim
 from numeric.flow import THRESHOLD, integrate_flow
 from numeric.hessian import factor_hessian
 from numeric.loss import population_loss
@@ -99,7 +99,11 @@ def saddle_ladder(state: State, task: Task, attention: Attention) -> tuple[Rung,
     require_no_mean(task)
     moment = task.prior.second_moment
     if (moment - np.diag(np.diag(moment))).any():
-        raise InputError("prior", moment, "features that are not correlated")
+        raise InputError(
+            "prior",
+            Verbatim(f"second moments {moment.tolist()}"),
+            "features that are not correlated",
+        )
     if not (np.abs(state.m).max(axis=0, initial=0.0) > LEAST).all():
         raise InputError("m", state.m, f"an alignment with every feature, beyond {LEAST:g}")
     climb = _Climb(state, task, attention)

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from numeric._generated import order_parameters
 from numeric.activation import Kernels
-from numeric.errors import InputError, QuadratureError
+from numeric.errors import InputError, QuadratureError, Verbatim
 from numeric.law import weight_of
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
@@ -101,7 +101,8 @@ def require_no_mean(task: Task) -> None:
         If the prior has one: then the origin is no saddle.
     """
     if np.abs(task.prior.mean).max(initial=0.0) > 0:
-        raise InputError("prior", task.prior.mean, "no mean signal, so that the origin is a saddle")
+        words = "no mean signal, so that the origin is a saddle"
+        raise InputError("prior", Verbatim(f"mean {task.prior.mean.tolist()}"), words)
 
 
 def at_rest(state: State, task: Task, attention: Attention) -> State:

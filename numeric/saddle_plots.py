@@ -29,7 +29,7 @@ def ladder_figure(rungs: Sequence[Rung], flow: Flow) -> Figure:
         ends = min(rung.passage, float(flow.tau[-1]))
         if rung.saddle is not None:
             words = "loss of the saddles" if not rung.learned else ""
-            bottom.hlines(rung.saddle.loss, began, ends, color=UNSTABLE, linewidth=1, label=words)
+            bottom.hlines(rung.saddle.loss, began, ends, color=COLOURS[3], linewidth=1, label=words)
         if rung.feature is not None and np.isfinite(rung.passage):
             passages = "predicted first passages" if not rung.learned else None
             for ax in (top, bottom):

@@ -86,6 +86,9 @@ def origin_saddle(task: Task, attention: Attention) -> Saddle:
 def unspecialized_saddle(task: Task, attention: Attention, start: State | None = None) -> Saddle:
     """Return the stationary state of heads that are all alike, r = 0.
 
+    Without mean signal this is the origin, where training starts, whether or not heads that are alike
+    could descend from it; `start` leads elsewhere.
+
     Parameters
     ----------
     task : Task

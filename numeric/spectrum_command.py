@@ -46,6 +46,8 @@ def spectrum(experiment: "Experiment", given: argparse.Namespace, progress: Prog
             "at the unspecialized saddle, all heads alike, r = 0",
             f"{shown} (error {saddle.position_error:.1e}); loss {saddle.loss:.10g}",
         ]
+        if not task.prior.mean.any():
+            lines.append("note: without mean signal this is the origin, biases and values trained")
     elif given.at == "state":
         state, words = start(experiment)
         found, lines = hessian_spectrum(task, attention, state), [words]
@@ -148,12 +150,14 @@ def _ladder(experiment: "Experiment", progress: Progress) -> Result:
     lines = [
         words,
         "saddles that the flow at kappa = 0 visits: features learned, unstable directions, the next",
-        "feature, its growth rate, waiting time, predicted first passage of norm 1, and the flow's",
+        "feature, its growth rate, waiting time (in brackets to leading order, log(1/amplitude) / rate),",
+        "predicted first passage of norm 1, and the flow's",
         "",
         *table(rows),
     ]
     if max(np.abs(state.m).max(initial=0.0), np.abs(state.r).max()) > SMALL:
-        lines.insert(1, "note: the prediction is for small initial keys, and these are not")
+        words = f"note: the prediction is for alignments and overlaps below {SMALL:g}, and these are not"
+        lines.insert(1, words if experiment.state is not None else f"{words}; lower flow.eta")
     return {"rungs": steps}, lines, lambda _: _figures().ladder_figure(rungs, path)
 
 
@@ -173,6 +177,7 @@ def _along(experiment: "Experiment", given: argparse.Namespace, progress: Progre
         found.append(hessian_spectrum(task, attention, path.states.at(i)))
     if given.dimension is not None:
         found = [x.lifted(given.dimension) for x in found]
+        words += f"; spectra in D = {given.dimension} dimensions"
     rows = [["tau", "loss", "unstable", "lowest eigenvalue", "sector"]]
     for time, loss, x in zip(tau, path.loss, found, strict=True):
         low = int(np.argmin(x.eigenvalues))
