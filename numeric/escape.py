@@ -186,7 +186,7 @@ class EscapeLaw:
         size = real_number("dimension", dimension, minimum=1)
         level = chi2.isf(p, self.dimensions)
         late = self.tau[-1]
-        late += (2 * np.log(SEED) + np.log(size / level) - self.log_variance[-1]) / (
+        late += (2 * np.log(SEED) + np.log(size) - np.log(level) - self.log_variance[-1]) / (
             2 * self.rates[-1]
         )
         high = max(late, self.tau[-1]) + float(self.after.max())
@@ -243,6 +243,8 @@ def escape_law(
     if not SMALLEST <= eta <= 1 / SMALLEST:
         raise InputError("eta", eta, f"from {SMALLEST:g} to {1 / SMALLEST:g}")
     kappa = real_number("kappa", kappa, minimum=0)
+    if kappa > 1 / SMALLEST:
+        raise InputError("kappa", kappa, f"at most {1 / SMALLEST:g}")
     threshold = real_number("threshold", threshold, positive=True)
     if threshold <= SEED:
         raise InputError("threshold", threshold, f"more than {SEED:g}")

@@ -8,7 +8,7 @@ removes what integration leaves below zero.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,7 @@ from scipy.integrate import solve_ivp
 
 from numeric._generated import order_parameters
 from numeric.errors import FlowError, InputError
+from numeric.hessian import factor_hessian
 from numeric.loss import Loss, evaluate, gradient_distance
 from numeric.noise import noise_matrix
 from numeric.quadrature import Array, principal_axes
@@ -34,6 +35,8 @@ CHECK_POINTS = 400_000
 LARGEST_STATE = 1e50
 # Rounding in a derivative of order one: the solver need not follow it.
 ROUNDING = 1e-17
+# Part of the smallest gradients that may be rounding.
+LOST = 0.01
 # Shortest time between two records.
 SHORTEST = 1e-12
 METHODS = ("LSODA", "Radau", "BDF", "RK45", "DOP853")
@@ -177,13 +180,20 @@ def integrate_flow(
         return result
 
     start = pack.initial(state)
-    drift = np.abs(velocity(times[0], start)[: state.m.size])
+    drift = velocity(times[0], start)[: state.m.size]
     # With m = 0 and no mean signal dE/dm vanishes for ever; rounding must not choose a direction.
-    frozen = state.m.size > 0 and not state.m.any() and bool(drift.max() <= 1e-15)
-    stationary = frozen or (state.m.size > 0 and not drift.any())
-    events = [pack.passage(f, threshold) for f in range(task.prior.features)]
+    frozen = state.m.size > 0 and not state.m.any() and bool(np.abs(drift).max() <= 1e-15)
     largest = float(np.abs(state.m).max(initial=0.0))
-    scale = float(np.clip(largest, 1e-15, 1.0)) if largest else 1.0
+    stationary = frozen or (state.m.size > 0 and not drift.any())
+    rounding = ROUNDING
+    if state.m.any() and np.abs(drift).max() <= 1e-15:
+        rounding = float(np.abs(drift + _linear(state, task, attention)).max())
+        if rounding > LOST * np.abs(drift).max():
+            raise FlowError(
+                f"flow: alignments of {largest:.3g} are lost in the gradient's rounding"
+            )
+    events = [pack.passage(f, threshold) for f in range(task.prior.features)]
+    scale = float(np.clip(largest, 1e-150, 1.0)) if largest else 1.0
     solution = solve_ivp(
         velocity,
         (times[0], times[-1]),
@@ -192,7 +202,7 @@ def integrate_flow(
         t_eval=times,
         events=events or None,
         rtol=rtol,
-        atol=pack.tolerance(max(rtol * scale, ROUNDING), rtol),
+        atol=pack.tolerance(max(rtol * scale, rounding), rtol),
     )
     if solution.status < 0 or not np.isfinite(solution.y).all():
         raise FlowError(
@@ -229,6 +239,14 @@ def integrate_flow(
         kappa=kappa,
         threshold=threshold,
     )
+
+
+def _linear(state: State, task: Task, attention: Attention) -> Array:
+    """The gradient in m, flat, of alignments that are small, without mean signal."""
+    hessian = factor_hessian(replace(state, m=0 * state.m), task, attention).matrix
+    heads, features = state.m.shape
+    blocks = hessian.reshape(heads, len(hessian) // heads, heads, -1)[:, :features, :, :features]
+    return np.einsum("hfkg,kg->hf", blocks, state.m).ravel()
 
 
 def _status(state: State, task: Task, attention: Attention, stationary: bool) -> str:

@@ -35,6 +35,8 @@ WINDOW, SETTLES, MOST_SEGMENTS, HALVINGS = 4.0, 3.0, 32, 12
 # Change of learned alignments, biases or values, during a wait, up to which they count as at rest.
 DRIFT = 0.02
 MOST_WINDOWS = 200
+# Times for which a drift is followed while nothing grows: at first, and at most.
+PATIENCE, LONGEST = 25.0, 1e5
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def saddle_ladder(state: State, task: Task, attention: Attention) -> tuple[Rung,
     Returns
     -------
     tuple of Rung
-        From the last one nothing grows, or no feature is left.
+        From the last one nothing grows, or no feature is left; a drift is followed for times of 10^5.
 
     Raises
     ------
@@ -130,12 +132,19 @@ class _Climb:
 
     def step(self, rungs: list[Rung]) -> bool:
         """Wait and leave: one rung more, or several at once. Whether the flow goes on."""
-        arrived = self._sizes()
+        arrived, patience = self._sizes(), PATIENCE
         for _ in range(MOST_WINDOWS):
             blocks = self._blocks() if self.rest else {}
             when = {f: _time_to(SEED, blocks[f], self.amplitudes[:, f]) for f in self.rest}
             feature = min(self.rest, key=lambda f: when[f], default=None)
-            if feature is None or not np.isfinite(when[feature]):
+            if feature is not None and not np.isfinite(when[feature]):
+                # What is learned may drift on, until something grows again.
+                if patience < LONGEST and self._speed() * patience > DRIFT:
+                    self._follow(patience, [])
+                    patience *= 2
+                    continue
+                feature = None
+            if feature is None:
                 stays = self.here, None, self.learned, None
                 rungs.append(Rung(*stays, 0.0, np.inf, np.inf, np.inf))
                 return False

@@ -148,18 +148,17 @@ def _at_origin(task: Task, attention: Attention) -> Spectrum:
     moments, _ = feature_axes(task)
     heads, features = attention.heads, task.prior.features
     origin = origin_state(task, attention)
-    rows: list[tuple[float, int, str]] = []
-    for f, nu in enumerate(moments, start=1):
-        mean, difference, _, _ = origin_eigenvalues(origin, task, attention, float(nu))
-        rows.append((mean, 1, f"mean, feature {f}"))
-        rows.append((difference, heads - 1, f"difference, feature {f}"))
-    _, _, mean, difference = origin_eigenvalues(origin, task, attention, 0.0)
-    rows.append((mean, 1, "mean, residual"))
-    rows.append((difference, heads - 1, "difference, residual"))
-    # Closed forms that are zero may round to something else.
-    zero = 1e-15 * max(abs(row[0]) for row in rows)
-    exact = [(x if abs(x) > zero else 0.0, count, name, 0.0) for x, count, name in rows]
-    return _of_sectors("origin", exact, features)
+    rows: list[tuple[float, int, str, float]] = []
+    for f in range(features + 1):
+        nu, along = (float(moments[f]), f"feature {f + 1}") if f < features else (0.0, "residual")
+        found = origin_eigenvalues(origin, task, attention, nu)
+        values = found[:2] if f < features else found[2:]
+        # Closed forms that are zero may round to something else.
+        rounding = 1e-15 * max(map(abs, found))
+        for kind, count, value in zip(("mean", "difference"), (1, heads - 1), values, strict=True):
+            exact = value if abs(value) > rounding else 0.0
+            rows.append((exact, count, f"{kind}, {along}", rounding))
+    return _of_sectors("origin", rows, features)
 
 
 def _where_alike(task: Task, attention: Attention, state: State, trained: bool) -> Spectrum:

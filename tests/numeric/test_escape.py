@@ -135,9 +135,10 @@ def test_what_is_refused() -> None:
     for eta in (0.0, np.nan):
         with pytest.raises(InputError, match="eta"):
             escape_law(TASK, softmax, eta)
-    for kappa in (-1.0, np.inf):
+    for kappa in (-1.0, 1e7, np.inf):
         with pytest.raises(InputError, match="kappa"):
             escape_law(TASK, softmax, ETA, kappa)
+    assert law_of().quantile(1 - 1e-9, 1.7e308) > law_of().quantile(1 - 1e-9, 1e300)
     for feature in (1, -1):
         with pytest.raises(InputError, match="feature"):
             escape_law(TASK, softmax, ETA, feature=feature)

@@ -191,10 +191,12 @@ def test_no_direction_is_invented_on_a_saddle() -> None:
 
 
 def test_next_to_a_saddle() -> None:
-    """Whatever it says of the direction, it comes to an end."""
-    state = State([[1e-14, 0.0], [-1e-14, 0.0]], [[0.5, 0.1], [0.1, 0.3]])
-    attention, limit = Attention("softmax", 2), patience(2000)
+    """It comes to an end, unless rounding would choose the direction."""
+    attention, limit, r = Attention("softmax", 2), patience(2000), [[0.5, 0.1], [0.1, 0.3]]
+    state = State([[1e-12, 0.0], [-1e-12, 0.0]], r)
     integrate_flow(state, Task(5, TWO_SPIKES), attention, [0.0, 30.0], progress=limit)
+    with pytest.raises(FlowError, match="rounding"):
+        integrate_flow(replace(state, m=state.m / 100), Task(5, TWO_SPIKES), attention, 30.0)
 
 
 def escape_error(activation: str, digits: float, rtol: float) -> float:
@@ -221,6 +223,22 @@ def test_escape_from_very_close_to_a_saddle(activation: str) -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_escape_time_to_a_millionth(activation: str) -> None:
     assert escape_error(activation, 9.0, 1e-9) < 1e-6
+
+
+def test_escape_from_as_close_as_symmetry_allows() -> None:
+    """Of a Gaussian prior the gradient's rounding is relative; a discrete one's hides the start."""
+    layer, rate = Attention("softmax", 2), 0.384
+    passages = [
+        integrate_flow(
+            State([[x], [-x]], np.zeros((2, 2))), Task(5, isotropic(1, 4.0)), layer, [0.0, 500.0]
+        ).first_passage[0]
+        for x in (1e-10, 1e-70)
+    ]
+    assert passages[1] - passages[0] == pytest.approx(60 * np.log(10) / rate, rel=1e-4)
+    start = State([[1e-30], [-2e-30]], np.zeros((2, 2)))
+    for prior in (flipped_spike([[2.0]]), DiscretePrior([[2.0], [-1.0]], [1 / 3, 2 / 3])):
+        with pytest.raises(FlowError, match=r"^flow: alignments of 2e-30 are lost .* rounding"):
+            integrate_flow(start, Task(5, prior), layer, [0.0, 50.0])
 
 
 @pytest.mark.parametrize("activation", NAMES)

@@ -173,3 +173,17 @@ def test_two_tokens_never_leave_the_origin() -> None:
     assert rung.feature is None
     assert rung.passage == rung.waiting == np.inf
     assert rung.learned == ()
+
+
+@pytest.mark.slow
+def test_a_drift_that_lets_a_feature_grow_is_followed() -> None:
+    """Softmax-1: when the first feature is learned the second one shrinks, until biases have moved."""
+    task = Task(5, GaussianPrior([0.0, 0.0], np.diag([4.0, 2.0])))
+    attention = Attention("softmax-1", 3)
+    state = initial_state(task, attention, 0.1, 10**6, 7)
+    rungs = saddle_ladder(state, task, attention)
+    assert [x.feature for x in rungs] == [0, 1, None]
+    path = integrate_flow(
+        replace(state, r=np.zeros((3, 3))), task, attention, [0.0, 2700.0], digits=8.0, rtol=1e-10
+    )
+    assert rungs[1].passage == pytest.approx(path.first_passage[1], rel=5e-3)

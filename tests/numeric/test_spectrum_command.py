@@ -184,7 +184,8 @@ def test_options_without_effect_are_refused(options: str, small: Path, capsys: C
 
 def test_a_note_where_keys_are_not_small(small: Path, capsys: Capture) -> None:
     small.write_text(SMALL.replace("1e-4", "0.09"))
-    assert "alignments and overlaps below 0.02, and these are not" in text(capsys, small, "--at", "ladder")
+    words = text(capsys, small, "--at", "ladder")
+    assert "alignments and overlaps below 0.02, and these are not" in words
 
 
 def test_along_a_flow(small: Path, capsys: Capture) -> None:
