@@ -55,15 +55,15 @@ def follow_saddle(problem: Problem, values: ArrayLike) -> Branch:
     Parameters
     ----------
     problem : callable
-        Task and attention for each value of the parameter; at least two heads.
+        Task and attention for each value of the parameter; at least two heads. For a real number of
+        tokens, `Task.continued`.
     values : (n,) array_like
         Increasing values of the parameter.
 
     Returns
     -------
     Branch
-        Bifurcations are located between values where the lowest eigenvalue changes sign; a parameter of
-        whole numbers only is not divided.
+        Bifurcations are located between values where the lowest eigenvalue changes sign.
 
     Raises
     ------
@@ -106,8 +106,9 @@ def phase_boundary(
     Returns
     -------
     (n,) array
-        Where the lowest eigenvalue of the heads' differences at the unspecialized saddle vanishes; NaN
-        where its sign is the same at both ends of the bracket.
+        Where the lowest eigenvalue of the heads' differences at the unspecialized saddle vanishes: heads
+        part where `difference_eigenvalue` is negative. Of several such places in the bracket it is one;
+        NaN where the sign is the same at both ends.
     """
     grid, (low, high) = _increasing("values", values), _increasing("bracket", bracket)
     found = []
