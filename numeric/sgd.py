@@ -1,43 +1,39 @@
-"""Stochastic gradient descent on the keys themselves, in D dimensions.
+"""Stochastic gradient descent at finite token dimension: on the keys, or by the order parameters.
 
-This is the process that the order-parameter flow is a limit of, with nothing reduced but symmetry:
-
-- The law of the tokens is invariant under rotations, so the hidden directions are the first F axes,
-  and the parts of the keys outside their span start on the next H.
-- Tokens are exchangeable, so the relevant one is token 0.
-
-Runs are independent and advance together. Each has a random stream of its own, so that run i is the
-same however many runs there are, in whatever groups they advance, and whatever is recorded.
+`numeric.direct` draws all D coordinates of every token. `numeric.reduced` draws what the order
+parameters need, exact in law, at a cost that does not depend on D. Runs are independent. Each has a
+random stream of its own, so that run i is the same however many runs there are, in whatever groups or
+threads they advance, whatever is recorded, and wherever they were interrupted.
 """
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
-from numpy.random import Generator, SeedSequence, default_rng
+from numpy.random import SeedSequence, default_rng
 from numpy.typing import ArrayLike, NDArray
 
-from numeric.activation import Kernels
-from numeric.errors import InputError, SimulationError, Verbatim
-from numeric.quadrature import symmetric_root
-from numeric.scores import attention_weights, score_gradient
+from numeric import direct, reduced
+from numeric.checkpoint import Checkpoint, digest
+from numeric.descent import Descent, Group
+from numeric.errors import InputError, Verbatim
+from numeric.recording import Progress, Recording, gathered
+from numeric.recording import follow as advance_to_end
 from numeric.task import Attention, State, Task
 from numeric.validate import FloatArray, one_of, real_array, real_number, whole_number
+from numeric.watch import Watch, check_watches
 
-NORMALS = 2**17
-"""Normals held at a time, 1 MB: far above the cost of a call, and small enough for a cache."""
-
-SIGNALS = 64
 MOST_NUMBERS = 100_000_000
 """Signals that a run draws at a time, unless a step needs more."""
 
-CHECK_EVERY = 1000
-"""Steps between two checks that the keys are finite, beside those at recordings."""
+WORTH_COMPILING = 3_000_000
+"""Samples of all runs from which compiling the loop saves time."""
 
 RECORDINGS = 51  # when only the last time is given
 MOST_SAMPLES = 2**53
-PROGRESS_EVERY = 0.1  # seconds
+MOST_WORKERS = 256
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,11 +48,16 @@ class SGDRuns:
         Samples a run has used by then, `batch` times the number of steps; ``D tau / kappa``.
     m, r : (runs, n, H, F), (runs, n, H, H) arrays
     b, v : (runs, n, H) arrays or None
-        Order parameters, see `State`; b and v where they are trained.
+        Order parameters, see `State`; b and v where they are trained. NaN where a run had stopped.
     kappa : float
         ``step * dimension / batch``.
     dimension, batch, step, seed
         As given; `step` is gamma, which follows from kappa if that was given.
+    watches : tuple of Watch
+    passages : (runs, k) array
+        First times at which the watched norms exceeded their thresholds, infinite if they did not.
+    compiled : bool
+        Whether the loop was.
     """
 
     tau: FloatArray
@@ -70,6 +71,9 @@ class SGDRuns:
     batch: int
     step: float
     seed: int
+    watches: tuple[Watch, ...] = ()
+    passages: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
+    compiled: bool = False
 
     def __repr__(self) -> str:
         runs, _, heads, features = self.m.shape
@@ -92,18 +96,24 @@ def run_sgd(
     runs: int = 16,
     seed: int = 0,
     target: str = "token",
+    method: str = "direct",
+    watch: Sequence[Watch] = (),
+    stop: bool = False,
+    workers: int = 1,
+    checkpoint: str | Path | None = None,
+    compiled: bool | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> SGDRuns:
-    """Run stochastic gradient descent on D-dimensional keys, from one set of order parameters.
+    """Run stochastic gradient descent at token dimension D.
 
     Parameters
     ----------
     state : State
-        Where all runs start: m (H, F), r (H, H), b and v (H,). No batch axes.
+        Where all runs start: m (H, F), r (H, H), b and v (H,); or with a first axis over runs.
     task : Task
     attention : Attention
     dimension : int
-        Token dimension D >= F + H.
+        Token dimension D >= F + H; "direct" needs the memory for it, "reduced" goes up to 10^15.
     tau : float or (n,) array_like
         Times to record, >= 0 and increasing, each rounded to a whole number of steps; or the last
         of about 50 equally spaced times that start at zero.
@@ -116,6 +126,20 @@ def run_sgd(
     target : {"token", "location"}
         Loss of one sample: ``|x_eps - sum_l a_l x_l|^2 / D``, or its limit of orthonormal tokens,
         ``sum_l (1{l=eps} - a_l)^2``, whose mean is the population loss at every D.
+    method : {"direct", "reduced"}
+        Keys of D coordinates, or the same law by the order parameters alone.
+    watch : sequence of Watch
+        Norms whose first passages are noted, after every step (see `numeric.watch`).
+    stop : bool
+        Whether a run ends when all of them are passed.
+    workers : int
+        Threads. Results do not depend on it.
+    checkpoint : path, optional
+        Folder for what is done so far: written every second or so, and kept; the same call goes on from
+        there, or returns at once if it was finished.
+    compiled : bool, optional
+        Whether numba compiles the loop of "reduced" (extra ``fast``). By default, if it is installed
+        and the runs are long enough. Results differ by rounding.
     progress : callable, optional
         Called with the fraction done, ten times a second at most, and with 1 at the end.
 
@@ -132,216 +156,127 @@ def run_sgd(
 
     Notes
     -----
-    `derive.task` sections 1 to 3. A run's stream gives the signals of one step or of as many as
-    `SIGNALS` samples cover, then the tokens of those steps in order, and so on.
+    `derive.task` sections 1 to 3; `numeric.reduced` derives the reduction.
     """
-    features = task.prior.features
+    features, heads = task.prior.features, attention.heads
     whole_number("tokens", task.tokens, 1)
-    state = state.single(attention, features)
-    least = features + attention.heads
-    dimension = whole_number("dimension", dimension, 1)
-    if dimension < least:
-        raise InputError("dimension", dimension, f"at least features + heads = {least}")
-    batch = whole_number("batch", batch, 1)
     runs = whole_number("runs", runs, 1)
-    if task.tokens * dimension > MOST_NUMBERS:
-        raise InputError("dimension", dimension, f"at most {MOST_NUMBERS:,} / tokens")
-    if batch * features > MOST_NUMBERS:
+    state = _starts(state, attention, features, runs)
+    method = one_of("method", method, ("direct", "reduced"))
+    dimension = whole_number("dimension", dimension, 1, 10**15)
+    if dimension < features + heads:
+        raise InputError("dimension", dimension, f"at least features + heads = {features + heads}")
+    batch = whole_number("batch", batch, 1)
+    if dimension < reduced.least_dimension(heads, features):
+        method = "direct"  # nothing is left to reduce
+    if batch * features > MOST_NUMBERS and method == "direct":
         raise InputError("batch", batch, f"at most {MOST_NUMBERS:,} / features")
-    if runs * dimension * attention.heads > MOST_NUMBERS:
-        raise InputError("runs", runs, f"at most {MOST_NUMBERS:,} / (dimension * heads)")
+    size = dimension if method == "direct" else features + 2 * heads + 1
+    if task.tokens * size > MOST_NUMBERS:
+        name = "dimension" if method == "direct" else "tokens"
+        found = dimension if method == "direct" else task.tokens
+        raise InputError(name, found, f"tokens * {size:,} numbers at most {MOST_NUMBERS:,}")
+    if runs * size * heads > MOST_NUMBERS:
+        raise InputError("runs", runs, f"at most {MOST_NUMBERS:,} / {size * heads:,}")
     seed = whole_number("seed", seed, 0)
     target = one_of("target", target, ("token", "location"))
+    watches = check_watches(watch, heads, features)
+    if stop and not watches:
+        raise InputError("stop", stop, "something to watch")
+    workers = whole_number("workers", workers, 1, MOST_WORKERS)
     if progress is not None and not callable(progress):
         raise InputError("progress", progress, "a function of the fraction done, or None")
     step, kappa = _step_size(step, kappa, dimension, batch)
     steps = _recorded_steps(tau, step, batch)
-    descent = _Descent(task, attention, dimension, batch, step, target)
-    k = np.zeros((attention.heads, dimension))
-    k[:, :features] = state.m
-    k[:, features : features + attention.heads] = symmetric_root(state.r)
+    entries = heads * (features + heads + len(attention.parameters))
+    if runs * len(steps) * entries > MOST_NUMBERS:
+        raise InputError("tau", tau, f"fewer times: {MOST_NUMBERS:,} numbers recorded at most")
+    if compiled and method == "direct":
+        raise InputError("compiled", compiled, "none beside the direct method")
+    many = runs * int(steps[-1]) * batch
+    compiled = method == "reduced" and _compiles(compiled, attention, many)
 
-    m = np.empty((runs, len(steps), *state.m.shape))
-    r = np.empty((runs, len(steps), *state.r.shape))
-    others = {name: np.empty((runs, len(steps), attention.heads)) for name in attention.parameters}
+    descent = Descent(task, attention, dimension, batch, step, target, watches)
+    kind: type[Group] = direct.Direct if method == "direct" else reduced.Reduced
+    most = (direct if method == "direct" else reduced).runs_at_a_time(descent)
+    group = min(most, -(-runs // workers))
+    store = None
+    if checkpoint is not None:
+        key = digest(descent, state, steps, runs, seed, method, compiled, stop)
+        store = Checkpoint(checkpoint, key, group)
+        group = store.group
     seeds = SeedSequence(seed).spawn(runs)
-    tell = _Progress(progress, runs * int(steps[-1]))
-    for first in range(0, runs, descent.runs_at_a_time):
-        chunk = slice(first, first + descent.runs_at_a_time)
-        rngs = [default_rng(child) for child in seeds[chunk]]
-        block = _Block(descent, rngs, k, state)
-        for n, stop in enumerate(steps.tolist()):
-            while block.done < stop:
-                block.advance()
-                tell(len(rngs))
-            m[chunk, n], r[chunk, n] = block.order_parameters()
-            for name, values in others.items():
-                values[chunk, n] = block.others[name]
+    halt, tell = threading.Event(), Progress(progress, runs * int(steps[-1]))
+
+    def follow(first: int) -> Recording:
+        mine = slice(first, min(first + group, runs))
+        rngs = [default_rng(child) for child in seeds[mine]]
+        parts = (None if x is None else x[mine] for x in (state.m, state.r, state.b, state.v))
+        begun = kind(descent, rngs, State(*parts))  # type: ignore[arg-type]
+        begun.compiled = compiled
+        return advance_to_end(begun, steps, stop, store.of(first) if store else None, halt, tell)
+
+    parts = gathered(follow, range(0, runs, group), workers, halt)
     if progress is not None:
         progress(1.0)
-    times: FloatArray = step * steps.astype(np.float64)
-    b, v = others.get("b"), others.get("v")
-    return SGDRuns(times, batch * steps, m, r, b, v, kappa, dimension, batch, step, seed)
+    m, r, passed = (np.concatenate([getattr(x, k) for x in parts]) for k in ("m", "r", "passed"))
+    others = {
+        name: np.concatenate([x.others[name] for x in parts]) for name in attention.parameters
+    }
+    if stop:
+        ended = np.where((passed >= 0).all(axis=1), passed.max(axis=1), MOST_SAMPLES)
+        over = steps > ended[:, None]
+        for values in (m, r, *others.values()):
+            values[over] = np.nan
+    return SGDRuns(
+        tau=step * steps.astype(np.float64),
+        samples=batch * steps,
+        m=m,
+        r=r,
+        b=others.get("b"),
+        v=others.get("v"),
+        kappa=kappa,
+        dimension=dimension,
+        batch=batch,
+        step=step,
+        seed=seed,
+        watches=watches,
+        passages=np.where(passed < 0, np.inf, step * passed),
+        compiled=compiled,
+    )
 
 
-def gradient_sum(
-    x: FloatArray,
-    k: FloatArray,
-    b: FloatArray | None,
-    v: FloatArray | float,
-    kernel: Kernels,
-    target: str,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the loss derivatives in keys, biases and values, summed over samples.
+def _starts(state: State, attention: Attention, features: int, runs: int) -> State:
+    """Return one state for each run."""
+    state = state.check(attention, features)
+    if state.batch_shape not in ((), (runs,)):
+        found = Verbatim(f"a batch of shape {state.batch_shape}")
+        raise InputError("state", found, f"one state, or one for each of {runs} runs")
 
-    Parameters
-    ----------
-    x : (runs, samples, L, D) array
-        Tokens, the relevant one first.
-    k : (runs, H, D) array
-    b : (runs, H) array or None
-    v : (runs, H) array or float
-    kernel : Kernels
-        The activation.
-    target : {"token", "location"}
+    def each(x: FloatArray | None, axes: int) -> FloatArray | None:
+        return None if x is None else np.broadcast_to(x, (runs, *x.shape[-axes:]))
 
-    Returns
-    -------
-    in_k, in_b, in_v : (runs, H, D), (runs, H) and (runs, H) arrays
-        The latter two have no meaning where the activation does not train them.
-    """
-    runs, samples, tokens, dimension = x.shape
-    flat = x.reshape(runs, samples * tokens, dimension)
-    # Samples and heads change places in views only: the data stay (runs, H, samples, L).
-    chi = (k @ flat.mT).reshape(runs, -1, samples, tokens).swapaxes(1, 2)
-    bias = None if b is None else b[:, None]
-    value = v if isinstance(v, float) else v[:, None]
-    p, a = attention_weights(chi, bias, value, kernel)
-    a[..., 0] -= 1  # a - e_eps
-    if target == "token":
-        # X (X^T (a - e)) is cheaper than the Gram matrix X X^T of more than two tokens.
-        miss = a[..., None, :] @ x
-        slope = (x @ miss.mT)[..., 0]
-        slope *= 2 / dimension
-    else:
-        slope = 2 * a
-    c, in_b, in_v = score_gradient(chi, bias, value, p, slope, kernel)
-    in_k = c.swapaxes(1, 2).reshape(runs, -1, samples * tokens) @ flat
-    return in_k, in_b.sum(axis=1), in_v.sum(axis=1)
+    m, r, b, v = (each(x, n) for x, n in ((state.m, 2), (state.r, 2), (state.b, 1), (state.v, 1)))
+    return State(m, r, b, v)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True)
-class _Descent:
-    """What every run has in common."""
-
-    task: Task
-    attention: Attention
-    dimension: int
-    batch: int
-    step: float
-    target: str
-
-    @property
-    def samples_at_a_time(self) -> int:
-        """Samples of one step whose tokens are held together, one at least."""
-        return min(self.batch, max(1, NORMALS // (self.task.tokens * self.dimension)))
-
-    @property
-    def steps_at_a_time(self) -> int:
-        """Steps whose signals are drawn together: a draw from a prior is a slow call."""
-        return max(1, SIGNALS // self.batch)
-
-    @property
-    def runs_at_a_time(self) -> int:
-        """Runs whose tokens, keys and signals take up about `NORMALS` numbers each."""
-        rows = max(self.samples_at_a_time * self.task.tokens, self.attention.heads)
-        signals = self.steps_at_a_time * self.batch * self.task.prior.features
-        return max(1, NORMALS // max(rows * self.dimension, signals))
-
-
-class _Block:
-    """A block of runs on its way, all from the same keys (H, D), biases and values (H,)."""
-
-    def __init__(
-        self, descent: _Descent, rngs: list[Generator], k: FloatArray, state: State
-    ) -> None:
-        self.descent, self.rngs, self.done = descent, rngs, 0
-        self.k = np.repeat(k[None], len(rngs), axis=0)
-        self.others = {
-            name: np.repeat(getattr(state, name)[None], len(rngs), axis=0)
-            for name in descent.attention.parameters
-        }
-        shape = descent.samples_at_a_time, descent.task.tokens, descent.dimension
-        self._x = np.empty((len(rngs), *shape))
-
-    def advance(self) -> None:
-        """Take one step."""
-        descent, held = self.descent, self.descent.samples_at_a_time
-        attention, scale = descent.attention, descent.step / descent.batch
-        if (slot := self.done % descent.steps_at_a_time) == 0:
-            self._draw_signals()
-        b, v = self.others.get("b"), self.others.get("v", attention.value)
-        in_k = np.zeros_like(self.k)
-        in_others = {"b": np.zeros(self.k.shape[:2]), "v": np.zeros(self.k.shape[:2])}
-        with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(0, descent.batch, held):
-                x = self._tokens(self._signals[:, slot, first : first + held])
-                part = gradient_sum(x, self.k, b, v, attention.kernel, descent.target)
-                in_k += part[0]
-                in_others["b"] += part[1]
-                in_others["v"] += part[2]
-            in_k *= scale
-            self.k -= in_k
-            for name, values in self.others.items():
-                values -= scale * in_others[name]
-        self.done += 1
-        if self.done % CHECK_EVERY == 0:
-            self._check(self.k, *self.others.values())
-
-    def order_parameters(self) -> tuple[FloatArray, FloatArray]:
-        """Return m (runs, H, F) and r (runs, H, H)."""
-        features = self.descent.task.prior.features
-        m, rest = self.k[..., :features], self.k[..., features:]
-        with np.errstate(over="ignore", invalid="ignore"):
-            r = rest @ rest.mT
-        self._check(m, r, *self.others.values())
-        return m, r
-
-    def _draw_signals(self) -> None:
-        prior = self.descent.task.prior
-        shape = self.descent.steps_at_a_time, self.descent.batch
-        draws = np.stack([prior.sample(rng, shape[0] * shape[1]) for rng in self.rngs])
-        self._signals = draws.reshape(len(self.rngs), *shape, prior.features)
-
-    def _tokens(self, signals: FloatArray) -> FloatArray:
-        """Draw the tokens that carry the signals (runs, samples, F)."""
-        x = self._x[:, : signals.shape[1]]
-        for rng, out in zip(self.rngs, x, strict=True):
-            rng.standard_normal(out=out)
-        x[:, :, 0, : signals.shape[2]] += signals
-        return x
-
-    def _check(self, *values: FloatArray) -> None:
-        if not all(np.isfinite(value).all() for value in values):
-            step = self.descent.step
-            where = f"tau = {step * self.done:.6g}, after {self.done} steps of size {step:.6g}"
-            raise SimulationError(
-                f"a run has diverged by {where}: take a smaller step (or kappa, or a larger dimension)"
-            )
-
-
-class _Progress:
-    """Reports of the fraction done, not too many."""
-
-    def __init__(self, report: Callable[[float], object] | None, total: int) -> None:
-        self._report, self._total, self._done = report, total, 0
-        self._next = time.monotonic() + PROGRESS_EVERY
-
-    def __call__(self, steps: int) -> None:
-        self._done += steps
-        if self._report is not None and time.monotonic() >= self._next:
-            self._report(self._done / self._total)
-            self._next = time.monotonic() + PROGRESS_EVERY
+def _compiles(wanted: bool | None, attention: Attention, samples: int) -> bool:
+    """Whether the loop is compiled."""
+    if wanted is False or (wanted is None and samples < WORTH_COMPILING):
+        return False
+    try:
+        from numeric.compiled import can_compile
+    except ImportError:
+        if wanted:
+            found = Verbatim("True without numba")
+            expected = "numba, which python -m pip install 'headflow[fast]' brings"
+            raise InputError("compiled", found, expected) from None
+        return False
+    can = can_compile(attention.activation)
+    if wanted and not can:
+        found = Verbatim(f"True for {attention.name}")
+        raise InputError("compiled", found, "an activation that numba can compile")
+    return can
 
 
 def _step_size(

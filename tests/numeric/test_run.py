@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from numeric import direct
 from numeric import run as room
-from numeric import sgd
 from numeric.errors import InputError, SimulationError
 from numeric.experiment import Experiment, SGDSettings, parse_experiment
 from numeric.flow import integrate_flow
@@ -147,12 +147,12 @@ def test_an_activation_of_ones_own(
 
 
 def broken_physics(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
-    original = sgd.gradient_sum
+    original = direct.gradient_sum
 
     def scaled(*arguments: Any) -> tuple[np.ndarray, ...]:
         return tuple(factor * part for part in original(*arguments))
 
-    monkeypatch.setattr(sgd, "gradient_sum", scaled)
+    monkeypatch.setattr(direct, "gradient_sum", scaled)
     monkeypatch.setattr("numeric.plots.save", lambda *_: None)
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numeric import sgd as module
+from numeric import direct as module
+from numeric import recording
 from numeric._generated import ACTIVATIONS
+from numeric.direct import gradient_sum
 from numeric.errors import InputError, SimulationError
 from numeric.loss import population_loss
 from numeric.prior import DiscretePrior, GaussianPrior, isotropic
-from numeric.sgd import SGDRuns, gradient_sum, run_sgd
+from numeric.sgd import SGDRuns, run_sgd
 from numeric.task import Attention, State, Task
 from tests.numeric.oracle import LAYERS, NAMES, attention, sample_loss
 
@@ -308,12 +310,12 @@ def test_signals_of_any_prior() -> None:
 
 def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NORMALS", 1)
-    monkeypatch.setattr(module, "PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr(recording, "PROGRESS_EVERY", 0.0)
     heard: list[float] = []
     short(tau=1.0, runs=3, progress=heard.append)
     np.testing.assert_allclose(heard, [*(np.arange(30) + 1) / 30, 1.0])
     heard.clear()
-    monkeypatch.setattr(module, "PROGRESS_EVERY", 0.1)
+    monkeypatch.setattr(recording, "PROGRESS_EVERY", 0.1)
     short(tau=20.0, runs=1, step=0.001, dimension=5, progress=heard.append)
     assert 2 <= len(heard) < 200
     assert heard == sorted(heard)
@@ -325,7 +327,7 @@ def test_interrupts_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(fraction: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr(recording, "PROGRESS_EVERY", 0.0)
     with pytest.raises(KeyboardInterrupt):
         short(progress=interrupt)
 
