@@ -192,10 +192,36 @@ def _parser() -> argparse.ArgumentParser:
         f"{start} It runs up to tau = step size x steps = flow.tau_max with step size sgd.step; "
         "without one, kappa = step x D / batch is flow.kappa, or 1 if that is 0. JSON has means "
         "over runs and their standard errors (m_error, ...).",
-        "sgd two-features --json",
+        "sgd two-features --compare flow --plot agreement.svg",
+    )
+    sgd.add_argument(
+        "--method",
+        choices=("direct", "reduced"),
+        help="direct: D-dimensional keys; reduced: the same law by the order parameters alone, at a cost "
+        "that does not depend on D (default: sgd.method, or direct; reduced beside the options below)",
+    )
+    sgd.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="threads; results do not depend on it"
+    )
+    sgd.add_argument(
+        "--checkpoint", metavar="DIR", help="keep what is done in a folder, and go on from there"
+    )
+    sgd.add_argument(
+        "--compare",
+        choices=("flow",),
+        help="runs at 1, 2, 4 and 8 times sgd.dimension against the flow at the same kappa, up to its "
+        "first passage; exit code 1 if they disagree",
+    )
+    sgd.add_argument(
+        "--scaling",
+        type=int,
+        nargs="+",
+        metavar="D",
+        help="durations tau of the phases from random keys, at these dimensions, fitted against log D; "
+        "runs end when all phases have passed, or at flow.tau_max",
     )
     for compute, parts in zip(
-        (commands.loss, _spectrum, commands.flow, commands.risk, commands.sgd),
+        (commands.loss, _spectrum, commands.flow, commands.risk, _sgd),
         (loss, spectrum, flow, risk, sgd),
         strict=True,
     ):
@@ -263,7 +289,7 @@ def _show(compute: commands.Compute, arguments: argparse.Namespace) -> int:
             lines = [*lines, "", f"figure: {arguments.plot}"]
     text = "\n".join([title, *lines])
     print(strict_json(entries) if arguments.json else text)
-    return 0
+    return 0 if entries.get("passed", True) else DISAGREE
 
 
 def _spectrum(
@@ -272,6 +298,14 @@ def _spectrum(
     from numeric.spectrum_command import spectrum
 
     return spectrum(experiment, given, progress)
+
+
+def _sgd(
+    experiment: "Experiment", given: argparse.Namespace, progress: commands.Progress
+) -> commands.Result:
+    from numeric.sgd_command import sgd
+
+    return sgd(experiment, given, progress)
 
 
 def _fail(words: str, code: int = BAD_INPUT) -> int:

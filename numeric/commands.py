@@ -69,9 +69,9 @@ def flow(experiment: "Experiment", _: argparse.Namespace, progress: Progress) ->
         progress=partial(progress, "flow"),
     )
     norms = np.linalg.norm(path.m, axis=1)
-    columns = {"tau": path.tau, "loss": path.loss} | _ranges(path.b, path.v)
-    course = _course(columns, norms, None)
-    lines = [words, f"kappa = {path.kappa:g}: {path.status}", "", *course, ""]
+    columns = {"tau": path.tau, "loss": path.loss} | ranges(path.b, path.v)
+    rows = course(columns, norms, None)
+    lines = [words, f"kappa = {path.kappa:g}: {path.status}", "", *rows, ""]
     for f, passage in enumerate(path.first_passage[:_COLUMNS], start=1):
         when = f"at tau = {passage:.6g}" if math.isfinite(passage) else "not reached"
         lines.append(f"feature {f}: norm {path.threshold:g} {when}")
@@ -121,47 +121,6 @@ def risk(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
     return {"bayes_risk": risk.value, "error": risk.error, "method": risk.method}, lines, draw
 
 
-def sgd(experiment: "Experiment", _: argparse.Namespace, progress: Progress) -> Result:
-    import numpy as np
-
-    from numeric.run import kappa_of
-    from numeric.sgd import run_sgd
-
-    state, words = start(experiment)
-    settings = experiment.sgd
-    kappa = None if settings.step is not None else kappa_of(experiment)
-    runs = run_sgd(
-        state,
-        experiment.task,
-        experiment.attention,
-        dimension=settings.dimension,
-        tau=experiment.flow.tau_max,
-        step=settings.step,
-        kappa=kappa,
-        batch=settings.batch,
-        runs=settings.runs,
-        seed=settings.seed,
-        progress=partial(progress, "SGD"),
-    )
-    entries: dict[str, object] = {"tau": runs.tau, "samples": runs.samples}
-    for name in ("m", "r", "b", "v"):
-        values = getattr(runs, name)
-        if values is not None:
-            entries[name], entries[f"{name}_error"] = _mean_and_error(values)
-    entries |= {name: getattr(runs, name) for name in ("dimension", "batch", "step", "kappa")}
-    entries["runs"] = len(runs.m)
-    norms, errors = _mean_and_error(np.linalg.norm(runs.m, axis=2))
-    means = (None if x is None else x.mean(axis=0) for x in (runs.b, runs.v))
-    columns = {"tau": runs.tau, "samples": runs.samples} | _ranges(*means)
-    course = _course(columns, norms, errors)
-    how = (
-        f"D = {runs.dimension}, step = {runs.step:.6g}, batch = {runs.batch}, "
-        f"kappa = {runs.kappa:.6g}, sgd.seed = {runs.seed}; means over {len(runs.m)} runs, with "
-        "standard errors"
-    )
-    return entries, [words, how, "", *course], lambda plots: plots.sgd_figure(runs)
-
-
 def start(experiment: "Experiment") -> "tuple[State, str]":
     """Return the state to start from, and words for it."""
     from numeric.run import start_of
@@ -173,13 +132,13 @@ def start(experiment: "Experiment") -> "tuple[State, str]":
     return start_of(experiment), random if experiment.state is None else "state: the file's"
 
 
-def _mean_and_error(values: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[Any]]":
+def mean_and_error(values: "NDArray[Any]") -> "tuple[NDArray[Any], NDArray[Any]]":
     """Mean over the first axis and its standard error, NaN where there is one run only."""
     count, mean = len(values), values.mean(axis=0)
     return mean, values.std(axis=0, ddof=1) / math.sqrt(count) if count > 1 else mean * math.nan
 
 
-def _ranges(b: "NDArray[Any] | None", v: "NDArray[Any] | None") -> dict[str, Any]:
+def ranges(b: "NDArray[Any] | None", v: "NDArray[Any] | None") -> dict[str, Any]:
     """Columns with the least and largest bias and value (n, H) at each time."""
     given = {"b": b, "v": v}
     return {
@@ -189,7 +148,7 @@ def _ranges(b: "NDArray[Any] | None", v: "NDArray[Any] | None") -> dict[str, Any
     }
 
 
-def _course(
+def course(
     columns: "dict[str, Any]", norms: "NDArray[Any]", errors: "NDArray[Any] | None"
 ) -> list[str]:
     """Table of a time course: at most `_ROWS` evenly spread times, with both ends."""

@@ -102,6 +102,8 @@ class EscapeLaw:
         Times at which the amplitude may reach `SEED`.
     after : (k, n') array
         Times from there to the threshold, over directions that are equally likely.
+    mean_rate : float
+        Growth rate of the mean head at the start, beside which `rates` count only as D grows.
     """
 
     feature: int
@@ -114,6 +116,7 @@ class EscapeLaw:
     log_variance: Array
     starts: Array
     after: Array
+    mean_rate: float
 
     def __repr__(self) -> str:
         return (
@@ -235,7 +238,9 @@ def escape_law(
 
     Notes
     -----
-    The limit D -> infinity at fixed ``tau - log(D) / (2 lambda)``: corrections are O(1/sqrt D). With eta
+    The limit D -> infinity at fixed ``tau - log(D) / (2 lambda)``: corrections are O(1/sqrt D). They are
+    larger, ``O(D^(-(1 - mu/lambda)/2))``, if the mean head grows, too, at a rate mu > 0 (`mean_rate`):
+    strong signals make it, in softmax those with ``nu (1 - 3/L) > 1``. With eta
     of order one r changes much on the way, and the interpolated flow is good to about 1 %. It takes some
     seconds (two heads, no noise) to a minute; quantiles for any D then take milliseconds.
     """
@@ -292,6 +297,7 @@ def escape_law(
         log_variance,
         tau[places],
         after,
+        -float(alike_hessian(start, task, attention).mean[feature, feature]),
     )
 
 

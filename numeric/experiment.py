@@ -90,10 +90,9 @@ class SGDSettings:
         Samples N_b of each step.
     step : float, optional
         Step gamma; > 0.
-    runs : int
-        Number of independent runs.
-    seed : int
-        Seed of all runs; >= 0.
+    runs, seed : int
+        Number of independent runs, and the seed of them all; >= 0.
+    method : {"direct", "reduced"}
 
     Raises
     ------
@@ -106,6 +105,7 @@ class SGDSettings:
     step: float | None = None
     runs: int = 16
     seed: int = 1
+    method: str = "direct"
 
     def __post_init__(self) -> None:
         store(
@@ -115,6 +115,7 @@ class SGDSettings:
             step=None if self.step is None else real_number("step", self.step, positive=True),
             runs=whole_number("runs", self.runs, 1),
             seed=whole_number("seed", self.seed, 0),
+            method=one_of("method", self.method, ("direct", "reduced")),
         )
 
 
@@ -324,7 +325,7 @@ def _attention(
         if value is None:
             expected = "a text" if name == "weight" else "'none', 'per-head' or 'pooled'"
             raise InputError(name, NOTHING, f"{expected}, to define an activation")
-    # The derivation needs SymPy, which numbers do not: it is imported for such a file only.
+    # The derivation needs SymPy: it is imported for such a file only.
     from derive.errors import DeriveError
     from derive.user import user_attention
 

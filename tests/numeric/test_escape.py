@@ -10,10 +10,11 @@ from numeric.errors import InputError
 from numeric.escape import EscapeLaw, escape_law, magnetization_diffusion
 from numeric.flow import integrate_flow
 from numeric.noise import noise_matrix, noise_parts
+from numeric.phases import first_passages
 from numeric.prior import DiscretePrior, GaussianPrior, MixturePrior, Prior, isotropic, rotated
 from numeric.task import Attention, State, Task
+from numeric.watch import feature_norms
 from tests.numeric.oracle import LAYERS, attention, sample_loss
-from tests.numeric.reduced_sgd import Setting, first_passages
 
 ETA, FALSE_ALARM = 0.1, 1e-6
 TASK = Task(5, isotropic(1, 4.0))
@@ -47,14 +48,19 @@ def one_head() -> tuple[EscapeLaw, Task]:
         (300, 80),
         pytest.param(1000, 300, marks=pytest.mark.slow),
         pytest.param(10_000, 200, marks=pytest.mark.slow),
+        pytest.param(100_000, 100, marks=pytest.mark.slow),
     ],
 )
 def test_quantiles_are_those_of_simulations(dimension: int, runs: int) -> None:
     """Counts of passages before each quantile are binomial, up to corrections in D."""
     law = law_of(kappa=2.0)
-    setting = Setting(TASK, Attention("softmax", 2), ETA, 2.0, dimension)
+    softmax = Attention("softmax", 2)
     quantiles = [law.quantile(p, dimension) for p in LEVELS]
-    passages = first_passages(setting, 1.02 * quantiles[-1], runs, seed=1)[:, 0]
+    found = first_passages(
+        TASK, softmax, feature_norms(TASK, softmax), dimension=dimension, eta=ETA, kappa=2.0,
+        tau_max=1.02 * quantiles[-1], runs=runs, seed=1,
+    )  # fmt: skip
+    passages = found.passages[:, 0]
     # At finite D overlaps, noise and the amplitude at which noise ends fluctuate by O(1/sqrt D)
     # relative to the law's. Times then change by some 1/(rate sqrt D), probabilities by that times
     # the density of times, which is below the rate: 1/sqrt D in all.
@@ -115,6 +121,8 @@ def test_medians_grow_with_the_logarithm_of_the_dimension() -> None:
     # r(0) = eta^2 I slows the origin's (2 / (H L)) (1 - 1/L) (1 - 2/L) nu by O(eta^2).
     assert law.rates[0] == pytest.approx(0.384, rel=2e-2)
     assert not law.noise.any()
+    # The mean head's rate, (2 / (H L)) (1 - 1/L) ((1 - 3/L) nu - 1), with the same correction.
+    assert law.mean_rate == pytest.approx(0.096, rel=5e-2)
 
 
 def test_what_is_refused() -> None:

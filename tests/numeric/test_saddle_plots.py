@@ -54,7 +54,7 @@ def a_law(rate: float = 0.5) -> EscapeLaw:
     rates, noise = np.full(33, rate), np.zeros(33)
     log_variance = np.log(0.01) + 2 * rate * tau
     starts, after = np.array([0.0, 20.0]), np.full((1, 2), 3.0)
-    return EscapeLaw(0, 1.0, 0.0, 1, tau, rates, noise, log_variance, starts, after)
+    return EscapeLaw(0, 1.0, 0.0, 1, tau, rates, noise, log_variance, starts, after, 0.1)
 
 
 @cache
