@@ -18,11 +18,14 @@ saddles      the unspecialized saddle, partially specialized ones, minima; `ladd
              times; `continuation` in any parameter, bifurcations and phase boundaries
 escape       the law of the first passage at every D; diffusion of the magnetization
 bayes        Bayes weight and Bayes risk
-sgd          finite-D stochastic gradient descent
-checks       theory against simulation, with a false-alarm budget
+sgd          finite-D stochastic gradient descent: what is `direct` on the keys, or `reduced`, exact in law, to
+             the order parameters (`compiled`: its loop); `descent` has what they share, `recording` and
+             `checkpoint` follow groups of runs; `watch`: norms whose first passages are noted
+phases       durations of the phases from random keys, fitted against D
+checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
 run          the main job; `report` writes its files
-plots        figures in the look of `style`; `saddle_plots`
-cli          the command ``headflow``; `commands` and `spectrum_command` have what it computes
+plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`
+cli          the command ``headflow``; `commands`, `spectrum_command`, `sgd_command` have what it computes
 errors       typed errors; `validate` checks arguments; `files` writes whole files
 
 `_generated` holds the kernels that `derive` writes; import them directly to reuse a formula. Nothing
@@ -34,6 +37,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from numeric.agreement import Agreement, compare_with_flow
     from numeric.alike import AlikeHessian, alike_hessian
     from numeric.bayes import Risk, bayes_risk, log_bayes_weight
     from numeric.continuation import Branch, follow_saddle, phase_boundary
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from numeric.ladder import Rung, saddle_ladder
     from numeric.loss import Loss, population_loss
     from numeric.noise import initial_state, noise_matrix
+    from numeric.phases import Scaling, first_passages, fit_scaling, phase_watches, random_starts
     from numeric.prior import (
         DiscretePrior,
         GaussianPrior,
@@ -70,8 +75,10 @@ if TYPE_CHECKING:
     from numeric.sgd import SGDRuns, run_sgd
     from numeric.spectrum import Spectrum, hessian_spectrum
     from numeric.task import Attention, State, Task
+    from numeric.watch import Watch, feature_norms, mean_alignment, specialization
 
 _ROOMS = {
+    "agreement": ("Agreement", "compare_with_flow"),
     "alike": ("AlikeHessian", "alike_hessian"),
     "bayes": ("Risk", "bayes_risk", "log_bayes_weight"),
     "continuation": ("Branch", "follow_saddle", "phase_boundary"),
@@ -89,6 +96,7 @@ _ROOMS = {
     "hessian": ("FactorHessian", "LossHessian", "factor_hessian", "loss_hessian"),
     "ladder": ("Rung", "saddle_ladder"),
     "loss": ("Loss", "population_loss"),
+    "phases": ("Scaling", "first_passages", "fit_scaling", "phase_watches", "random_starts"),
     "noise": ("initial_state", "noise_matrix"),
     "saddles": (
         "Saddle",
@@ -108,6 +116,7 @@ _ROOMS = {
         "isotropic",
     ),
     "task": ("Attention", "State", "Task"),
+    "watch": ("Watch", "feature_norms", "mean_alignment", "specialization"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
