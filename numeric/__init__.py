@@ -18,8 +18,8 @@ saddles      the unspecialized saddle, partially specialized ones, minima; `ladd
              times; `continuation` in any parameter, bifurcations and phase boundaries
 escape       the law of the first passage at every D; diffusion of the magnetization
 bayes        Bayes weight and Bayes risk
-sgd          finite-D stochastic gradient descent: what is `direct` on the keys, or `reduced`, exact in law, to
-             the order parameters (`compiled`: its loop); `descent` has what they share, `recording` and
+sgd          finite-D stochastic gradient descent, `direct` on the keys or `reduced`, exact in law, to the
+             order parameters (`compiled`: its loop); `descent` has what they share, `recording` and
              `checkpoint` follow groups of runs; `watch`: norms whose first passages are noted
 phases       durations of the phases from random keys, fitted against D
 checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
