@@ -9,6 +9,7 @@ with probability `numeric.checks.FALSE_ALARM`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,6 +25,7 @@ from numeric.validate import real_number, whole_number
 
 TIMES = 6
 CONFIDENCE = 0.99
+SOLVER = 1e-6
 RESAMPLED = 200
 """Bootstrap samples of runs, for the errors of deviations and of their exponent."""
 
@@ -89,6 +91,7 @@ def compare_with_flow(
     seed: int = 0,
     method: str = "reduced",
     workers: int = 1,
+    checkpoint: str | Path | None = None,
     progress: Callable[[str, float], object] | None = None,
 ) -> Agreement:
     """Run SGD at several dimensions from one state, and compare it with the flow at the same kappa.
@@ -109,6 +112,8 @@ def compare_with_flow(
         noise of the start hides any bias.
     batch, runs, seed, method, workers
         See `run_sgd`; `runs` at each dimension, at least 8.
+    checkpoint : path, optional
+        Folder to go on from, with one of `run_sgd` for each dimension.
     progress : callable, optional
         Called with the stage and the fraction of it that is done.
 
@@ -148,6 +153,7 @@ def compare_with_flow(
                 seed=(seed + i) % 2**63,
                 method=method,
                 workers=workers,
+                checkpoint=None if checkpoint is None else Path(checkpoint) / f"D-{size}",
                 progress=partial(tell, name),
             )
         )
@@ -273,10 +279,12 @@ def _checks(found: list[SGDRuns], path: Flow) -> list[Check]:
     limit, variance = extrapolated([x.dimension for x in found], means, variances)
     predicted, names = _predicted(path), entry_names(path)
     drift = path.gradient_error + path.noise_error
+    # The solver's own error, the only one where nothing fluctuates.
+    solver = SOLVER * (1 + np.abs(predicted).max(axis=1))
     checks = []
     for i, tau in enumerate(path.tau[1:]):
         for j, name in enumerate(names):
-            error = float(np.sqrt(variance[i, j] + (drift * tau) ** 2))
+            error = float(np.sqrt(variance[i, j] + (drift * tau) ** 2 + solver[i] ** 2))
             label = f"{name} at tau = {tau:.4g}: SGD, extrapolated, against flow"
             checks.append(
                 statistical(

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 from numeric.activation import UserActivation
 from numeric.descent import Descent
 from numeric.errors import InputError, Verbatim
-from numeric.files import write_text
 from numeric.task import State
+from numeric.validate import whole_number
 
 EVERY = 1.0
 """Seconds between two writings, or more, so that they take a small part of the time."""
@@ -49,8 +50,7 @@ def digest(descent: Descent, state: State, steps: NDArray[np.int64], *others: ob
     words += [descent.dimension, descent.batch, descent.step, descent.target, *others]
     arrays = [*prior.components(), state.m, state.r, state.b, state.v, steps]
     for x in descent.watches:
-        words.append(x.threshold)
-        arrays.append(x.form)
+        arrays.append(x.rows)
     found = hashlib.sha256(repr(words).encode())
     for array in arrays:
         if array is not None:
@@ -79,32 +79,32 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str | Path, key: str, group: int) -> None:
-        self.folder = Path(folder)
+        if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
+            raise InputError("checkpoint", folder, "the path of a folder")
+        self.folder, self.key = Path(folder), key
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "run.json"
-        if settings.exists():
-            try:
-                found = json.loads(settings.read_text(encoding="utf-8"))
-                same, self.group = found["key"] == key, int(found["group"])
-            except (ValueError, KeyError, TypeError):
-                same = False
-            if not same:
-                expected = "an empty folder, or one of the same simulation"
-                raise InputError("checkpoint", Verbatim(f"another in {self.folder}"), expected)
-        else:
-            self.group = group
-            write_text(settings, json.dumps({"key": key, "group": group}) + "\n")
+        if not settings.exists() and not any(self.folder.glob("runs-*.npz")):
+            _write_new(settings, json.dumps({"key": key, "group": group}) + "\n")
+        try:
+            found = json.loads(settings.read_text(encoding="utf-8"))
+            same, self.group = found["key"] == key, whole_number("group", found["group"], 1)
+        except (OSError, ValueError, KeyError, TypeError):
+            same = False
+        if not same:
+            expected = "an empty folder, or one of the same simulation"
+            raise InputError("checkpoint", Verbatim(f"another in {self.folder}"), expected)
 
     def of(self, first: int) -> "GroupStore":
         """Return what is stored of the group that begins with some run."""
-        return GroupStore(self.folder / f"runs-{first}.npz")
+        return GroupStore(self.folder / f"runs-{first}.npz", self.key)
 
 
 class GroupStore:
-    """The file of one group of runs."""
+    """The file of one group of runs, of the call with some key."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self.key = path, key
         self._next = time.monotonic() + EVERY
 
     @property
@@ -123,11 +123,19 @@ class GroupStore:
         if not self.path.exists():
             return None
         try:
-            with np.load(self.path, allow_pickle=False) as arrays:
-                return dict(arrays)
+            with np.load(self.path, allow_pickle=False) as stored:
+                arrays = dict(stored)
         except Exception:
-            found = Verbatim(f"{self.path.name}, which cannot be read")
-            raise InputError("checkpoint", found, "a file of this simulation") from None
+            raise self.unreadable from None
+        if str(arrays.get("key")) != self.key:
+            raise self.unreadable
+        return arrays
+
+    @property
+    def unreadable(self) -> InputError:
+        """What to raise of a file that is damaged, or not of this call."""
+        found = Verbatim(f"{self.path.name}, which cannot be used")
+        return InputError("checkpoint", found, "a file of this simulation")
 
     def save(self, arrays: dict[str, Any]) -> None:
         """Write arrays, whole or not at all."""
@@ -135,7 +143,7 @@ class GroupStore:
         handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:
-                np.savez(stream, **arrays)
+                np.savez(stream, key=np.array(self.key), **arrays)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, self.path)
@@ -144,6 +152,18 @@ class GroupStore:
             raise
         now = time.monotonic()
         self._next = now + max(EVERY, PATIENCE * (now - began))
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file, whole, unless another process has written one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def streams(rngs: list[Generator]) -> NDArray[np.str_]:

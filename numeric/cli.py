@@ -198,13 +198,17 @@ def _parser() -> argparse.ArgumentParser:
         "--method",
         choices=("direct", "reduced"),
         help="direct: D-dimensional keys; reduced: the same law by the order parameters alone, at a cost "
-        "that does not depend on D (default: sgd.method, or direct; reduced beside the options below)",
+        "per step that does not depend on D: 2 microseconds with the extra 'fast', else 5 in hundreds of "
+        "runs; a run takes D tau_max / kappa samples (default: sgd.method, or direct; reduced beside "
+        "--compare and --scaling)",
     )
     sgd.add_argument(
         "--workers", type=int, default=1, metavar="N", help="threads; results do not depend on it"
     )
     sgd.add_argument(
-        "--checkpoint", metavar="DIR", help="keep what is done in a folder, and go on from there"
+        "--checkpoint",
+        metavar="DIR",
+        help="keep what is done in a folder, written every second, and go on from there",
     )
     sgd.add_argument(
         "--compare",
@@ -231,6 +235,14 @@ def _parser() -> argparse.ArgumentParser:
             "--plot", metavar="FILE", help="write a figure too: .svg, .png or .pdf by its suffix"
         )
         parts.set_defaults(command=partial(_show, compute))
+    example = add(
+        "example",
+        "print a shipped experiment file, to start your own from",
+        f"There are {' and '.join(EXAMPLES)}.",
+        "example two-features > mine.toml",
+    )
+    example.add_argument("name", choices=EXAMPLES, metavar="NAME", help=" or ".join(EXAMPLES))
+    example.set_defaults(command=_example)
     subcommands.add_parser(
         "derive", add_help=False, help="print, check or write the symbolic derivations"
     )
@@ -292,6 +304,12 @@ def _show(compute: commands.Compute, arguments: argparse.Namespace) -> int:
     return 0 if entries.get("passed", True) else DISAGREE
 
 
+def _example(arguments: argparse.Namespace) -> int:
+    folder = resources.files("numeric") / "examples"
+    print((folder / f"{arguments.name}.toml").read_text(encoding="utf-8"), end="")
+    return 0
+
+
 def _spectrum(
     experiment: "Experiment", given: argparse.Namespace, progress: commands.Progress
 ) -> commands.Result:
@@ -335,7 +353,7 @@ class _Progress:
             return
         self._last = now
         line = f"{self._done:4.0%}   {self._title}{stage}"
-        if self._done > 0.01:
+        if self._done > 0.001:
             seconds = int((now - self._since) * (1 - self._done) / self._done)
             line += f"   {seconds // 60}:{seconds % 60:02} left"
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

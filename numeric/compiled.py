@@ -206,8 +206,8 @@ def compiled_walk(activation: Hashable) -> Walk:
         sum_v: Any,
         normals: Any,
         chi: Any,
-        forms: Any,
-        levels: Any,
+        weights: Any,
+        ends: Any,
         passed: Any,
         used: int,
         summed: int,
@@ -336,17 +336,19 @@ def compiled_walk(activation: Hashable) -> Walk:
                         keys[run, h, features + k] = root[h, k]
                 count = 0
                 steps += 1
-                for n in range(len(levels)):
-                    if passed[run, n] >= 0:
-                        continue
-                    total = 0.0
-                    for e in range(heads * features):
-                        left = keys[run, e // features, e % features]
-                        for g in range(heads * features):
-                            right = keys[run, g // features, g % features]
-                            total += left * forms[n, e, g] * right
-                    if total > levels[n]:
-                        passed[run, n] = steps
+                begin = 0
+                for w in range(len(ends)):
+                    if passed[run, w] < 0:
+                        total = 0.0
+                        for n in range(begin, ends[w]):
+                            part = 0.0
+                            for h in range(heads):
+                                for f in range(features):
+                                    part += weights[n, h * features + f] * keys[run, h, f]
+                            total += part**2
+                        if total > 1:
+                            passed[run, w] = steps
+                    begin = ends[w]
             last = (i, count, steps)
         return last
 

@@ -35,6 +35,8 @@ class Descent:
         See `numeric.run_sgd`.
     watches : sequence of Watch
         Norms whose first passages are noted.
+    stop : bool
+        Whether a run that has passed them all does not count any more.
     """
 
     task: Task
@@ -44,6 +46,7 @@ class Descent:
     step: float
     target: str
     watches: Sequence[Watch] = ()
+    stop: bool = False
 
     @property
     def scale(self) -> float:
@@ -77,10 +80,10 @@ class Group(ABC):
         self.starts = state.m
         self.others = {name: getattr(state, name).copy() for name in descent.attention.parameters}
         size = state.m.shape[1] * state.m.shape[2]
-        forms = [x.form for x in descent.watches]
-        self.forms = np.array(forms).reshape(len(forms), size, size)
-        self.levels = np.array([x.threshold**2 for x in descent.watches])
-        self.passed = np.full((len(rngs), len(forms)), -1, dtype=np.int64)
+        rows = [x.rows for x in descent.watches]
+        self.rows = np.concatenate([np.empty((0, size)), *rows])
+        self.ends = np.cumsum([len(x) for x in rows], dtype=np.int64)
+        self.passed = np.full((len(rngs), len(rows)), -1, dtype=np.int64)
         self.note_passages(state.m)
 
     @abstractmethod
@@ -111,22 +114,27 @@ class Group(ABC):
 
     def note_passages(self, m: Array) -> None:
         """Note which watched norms exceed their thresholds now."""
-        if not len(self.levels):
+        if not len(self.ends):
             return
-        flat = m.reshape(len(m), -1)
         with np.errstate(over="ignore", invalid="ignore"):
-            norms = np.einsum("ra,wab,rb->rw", flat, self.forms, flat, optimize=True)
-        first = (self.passed < 0) & (norms > self.levels)
-        self.passed[first] = self.done
+            squares = (m.reshape(len(m), -1) @ self.rows.T) ** 2
+            begins = [0, *self.ends[:-1]]
+            beyond = [
+                squares[:, i:j].sum(axis=1) > 1 for i, j in zip(begins, self.ends, strict=True)
+            ]
+        self.passed[(self.passed < 0) & np.stack(beyond, axis=1)] = self.done
 
     def check(self, *values: Array) -> None:
-        """Refuse values that are not finite.
+        """Refuse values that are not finite, each with the run as first axis, of runs that count.
 
         Raises
         ------
         SimulationError
         """
-        if not all(np.isfinite(value).all() for value in values):
+        counts = np.ones(len(self.passed), dtype=bool)
+        if self.descent.stop:
+            counts = np.asarray((self.passed < 0).any(axis=1))
+        if not all(np.isfinite(value[counts]).all() for value in values):
             step = self.descent.step
             where = f"tau = {step * self.done:.6g}, after {self.done} steps of size {step:.6g}"
             raise SimulationError(

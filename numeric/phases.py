@@ -7,6 +7,7 @@ D`` that grow exponentially (samples proportional to D log D). Times are tau, ``
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -92,7 +93,7 @@ def first_passages(
     method: str = "reduced",
     workers: int = 1,
     compiled: bool | None = None,
-    checkpoint: str | None = None,
+    checkpoint: str | Path | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> SGDRuns:
     """Run SGD from random keys until all watched norms have passed, or up to a time.

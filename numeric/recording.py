@@ -67,16 +67,19 @@ class Recording:
         saved = store.load()
         if saved is None:
             return
-        for name, values in self._arrays().items():
-            values[...] = saved[f"recorded_{name}"]
-        self.alive = saved["alive"]
-        self.count, done, finished = (int(x) for x in saved["place"])
-        self.finished = bool(finished)
         prefix = "state_"
         arrays = {k.removeprefix(prefix): x for k, x in saved.items() if k.startswith(prefix)}
-        group.rngs = [group.rngs[i] for i in self.alive]
-        restore_streams(group.rngs, saved["streams"])
-        group.restore(arrays, done)
+        try:
+            for name, values in self._arrays().items():
+                values[...] = saved[f"recorded_{name}"]
+            self.alive = saved["alive"]
+            self.count, done, finished = (int(x) for x in saved["place"])
+            self.finished = bool(finished)
+            group.rngs = [group.rngs[i] for i in self.alive]
+            restore_streams(group.rngs, saved["streams"])
+            group.restore(arrays, done)
+        except (KeyError, ValueError, IndexError, TypeError):
+            raise store.unreadable from None
 
     def _arrays(self) -> dict[str, Any]:
         return {"m": self.m, "r": self.r, "passed": self.passed, **self.others}

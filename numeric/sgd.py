@@ -28,8 +28,8 @@ from numeric.watch import Watch, check_watches
 MOST_NUMBERS = 100_000_000
 """Signals that a run draws at a time, unless a step needs more."""
 
-WORTH_COMPILING = 3_000_000
-"""Samples of all runs from which compiling the loop saves time."""
+WORTH_COMPILING = 50_000
+"""Samples of a run from which compiling the loop saves time."""
 
 RECORDINGS = 51  # when only the last time is given
 MOST_SAMPLES = 2**53
@@ -181,6 +181,9 @@ def run_sgd(
     seed = whole_number("seed", seed, 0)
     target = one_of("target", target, ("token", "location"))
     watches = check_watches(watch, heads, features)
+    for name, flag in (("stop", stop), ("compiled", compiled)):
+        if not isinstance(flag, bool) and (name == "stop" or flag is not None):
+            raise InputError(name, flag, "True or False")
     if stop and not watches:
         raise InputError("stop", stop, "something to watch")
     workers = whole_number("workers", workers, 1, MOST_WORKERS)
@@ -193,10 +196,9 @@ def run_sgd(
         raise InputError("tau", tau, f"fewer times: {MOST_NUMBERS:,} numbers recorded at most")
     if compiled and method == "direct":
         raise InputError("compiled", compiled, "none beside the direct method")
-    many = runs * int(steps[-1]) * batch
-    compiled = method == "reduced" and _compiles(compiled, attention, many)
+    compiled = method == "reduced" and _compiles(compiled, attention, int(steps[-1]) * batch)
 
-    descent = Descent(task, attention, dimension, batch, step, target, watches)
+    descent = Descent(task, attention, dimension, batch, step, target, watches, stop)
     kind: type[Group] = direct.Direct if method == "direct" else reduced.Reduced
     most = (direct if method == "direct" else reduced).runs_at_a_time(descent)
     group = min(most, -(-runs // workers))
@@ -269,7 +271,7 @@ def _compiles(wanted: bool | None, attention: Attention, samples: int) -> bool:
     except ImportError:
         if wanted:
             found = Verbatim("True without numba")
-            expected = "numba, which python -m pip install 'headflow[fast]' brings"
+            expected = "numba, which the extra 'fast' brings"
             raise InputError("compiled", found, expected) from None
         return False
     can = can_compile(attention.activation)

@@ -2,6 +2,7 @@
 
 import argparse
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +22,6 @@ def sgd(experiment: "Experiment", given: argparse.Namespace, progress: Progress)
     """Dispatch by ``--compare`` and ``--scaling``."""
     if given.compare is not None and given.scaling is not None:
         raise InputError("--scaling", given.scaling, "none beside --compare")
-    if given.checkpoint is not None and (given.compare or given.scaling):
-        raise InputError("--checkpoint", given.checkpoint, "none beside --compare or --scaling")
     if given.compare is not None:
         return _compare(experiment, given, progress)
     if given.scaling is not None:
@@ -91,6 +90,7 @@ def _compare(experiment: "Experiment", given: argparse.Namespace, progress: Prog
         seed=settings.seed,
         method=given.method or "reduced",
         workers=given.workers,
+        checkpoint=given.checkpoint,
         progress=progress,
     )
     worst, limit = found.worst, threshold(len(found.checks))
@@ -136,6 +136,8 @@ def _scaling(experiment: "Experiment", given: argparse.Namespace, progress: Prog
     settings, kappa, sizes = experiment.sgd, kappa_of(experiment), given.scaling
     if len(sizes) < 2 or (np.diff(sizes) <= 0).any():
         raise InputError("--scaling", sizes, "at least two increasing dimensions")
+    if settings.runs < 2:
+        raise InputError("sgd.runs", settings.runs, "at least 2, to know the spread of runs")
     watches = phase_watches(task, attention)
     passages = []
     for i, size in enumerate(sizes):
@@ -152,6 +154,7 @@ def _scaling(experiment: "Experiment", given: argparse.Namespace, progress: Prog
             batch=settings.batch,
             method=given.method or "reduced",
             workers=given.workers,
+            checkpoint=given.checkpoint and Path(given.checkpoint) / f"D-{size}",
             progress=partial(progress, f"D = {size}"),
         )
         passages.append(found.passages)
@@ -166,7 +169,8 @@ def _scaling(experiment: "Experiment", given: argparse.Namespace, progress: Prog
             shown = [f"{mean:.5g} +- {error:.2g}", f"{spread:.4g}"] if len(passed) else ["", ""]
             rows.append([watch.name, str(size), *shown, f"{len(passed)} of {len(values)}"])
         fit: Scaling | None = None
-        if all(np.isfinite(x).all() and len(set(x)) > 1 for x in mine):
+        passed_all = all(np.isfinite(x).all() for x in mine)
+        if passed_all and all(len(set(x)) > 1 for x in mine):
             fit = fit_scaling(sizes, mine)
             low, high = fit.interval()
             notes.append(
@@ -174,14 +178,18 @@ def _scaling(experiment: "Experiment", given: argparse.Namespace, progress: Prog
                 f"{high:.4g}), p = {fit.line_p:.2g}; a constant {fit.constant:.5g} +- "
                 f"{fit.constant_error:.2g}, p = {fit.constant_p:.2g}"
             )
+        elif passed_all:
+            notes.append(f"{watch.name}: not fitted, for all runs took the same time")
         else:
             notes.append(
-                f"{watch.name}: not fitted, for not all runs passed by tau = {flow.tau_max:g}"
+                f"{watch.name}: not fitted, for not all runs passed by tau = {flow.tau_max:g}; growth "
+                "rates (headflow spectrum) tell whether a larger flow.tau_max helps"
             )
         fits.append(fit)
     lines = [
-        f"random keys, eta = {flow.eta:g}; samples = D tau / {kappa:g}. Phases end when the mean head",
-        "has half of its alignment at the unspecialized saddle; heads differ by 1; a feature has norm 1",
+        f"random keys, eta = {flow.eta:g}; samples = D tau / {kappa:g}. From the start until the mean",
+        "head has half of its alignment at the unspecialized saddle, heads differ by 1, a feature has "
+        "norm 1",
         "",
         *table(rows),
         "",

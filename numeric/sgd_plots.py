@@ -85,9 +85,12 @@ def scaling_figure(
                     size, mine.mean(), mine.std(), fmt="o", color=colour, capsize=3, label=label
                 )
                 label = "_"
+        if label == name:
+            ax.plot([], [], "o", color=colour, label=f"{name}: not passed")
         if fit is not None:
             line = fit.intercept + fit.slope * np.log(sizes)
-            words = f"slope {fit.slope:.3g} ± {fit.slope_error:.2g} per unit of log D"
+            low, high = fit.interval()
+            words = f"slope {fit.slope:.3g} (99 %: {low:.3g} to {high:.3g}) in log D"
             ax.plot(sizes, line, color=colour, linewidth=1, label=words)
     ax.set_xscale("log")
     _dimension_axis(ax, sizes)

@@ -14,6 +14,8 @@ from numeric.quadrature import Array
 from numeric.task import Attention, Task
 from numeric.validate import real_array, real_number, store
 
+MOST = 20_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class Watch:
@@ -49,9 +51,11 @@ class Watch:
         )
 
     @property
-    def form(self) -> Array:
-        """The squared norm as a quadratic form of m, its entries in a row: (H F, H F)."""
-        return np.kron(self.heads.T @ self.heads, self.features @ self.features.T).astype(float)
+    def rows(self) -> Array:
+        """What takes m, its entries in a row, to ``A m B`` in units of the threshold: (n n', H F)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = self.heads / self.threshold
+            return np.kron(scaled, self.features.T).astype(float)
 
     def norm(self, m: ArrayLike) -> Array:
         """Return the norm of alignments (..., H, F): (...)."""
@@ -134,4 +138,10 @@ def check_watches(watches: object, heads: int, features: int) -> tuple[Watch, ..
         if x.heads.shape[1] != heads or len(x.features) != features:
             expected = f"combinations of {heads} heads and {features} features"
             raise InputError("watch", x.name, expected)
+        if not np.isfinite(x.rows).all():
+            raise InputError("watch", x.name, "weights within the range of numbers")
+    if sum(len(x.heads) * x.features.shape[1] for x in watches) * heads * features > MOST:
+        raise InputError(
+            "watch", f"{len(watches)} norms", f"fewer: {MOST:,} weights in all at most"
+        )
     return tuple(watches)

@@ -85,6 +85,18 @@ def test_extrapolation_is_right_and_its_error_honest(count: int) -> None:
     assert z.std() < 1.1
 
 
+@pytest.mark.parametrize("activation", ["softmax", "b-softmax"])
+def test_what_does_not_fluctuate_agrees(activation: str) -> None:
+    """One token takes all attention: nothing moves, and differs by rounding."""
+    state = State([[0.3, -0.7], [0.1, 0.9]], [[0.3, 0.1], [0.1, 0.2]])
+    found = compare_with_flow(
+        state, Task(1, TASK.prior), Attention(activation, 2), dimensions=[40, 80, 160, 320],
+        kappa=1.0, tau_max=1.0, runs=8,
+    )  # fmt: skip
+    assert found.passed
+    assert found.deviation.max() < 1e-12
+
+
 def test_three_dimensions_at_least_and_other_errors() -> None:
     for name, change in (
         ("dimensions", {"dimensions": [100, 200]}),

@@ -37,7 +37,7 @@ def runs(method: str, **changes: Any) -> SGDRuns:
 
 
 def same(one: SGDRuns, other: SGDRuns) -> bool:
-    names = ("tau", "m", "r", "b", "v", "passages")
+    names = [x for x in ("tau", "m", "r", "b", "v", "passages") if getattr(one, x) is not None]
     return all(np.array_equal(getattr(one, x), getattr(other, x), equal_nan=True) for x in names)
 
 
@@ -141,7 +141,9 @@ run_sgd(State([[0.1], [-0.1]], [[0.1, 0.0], [0.0, 0.1]]), Task(5, isotropic(1, 4
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_killed_process_loses_little(how: signal.Signals, tmp_path: Path) -> None:
     text = SCRIPT.format(tau=3.0)
     process = subprocess.Popen(
@@ -180,12 +182,65 @@ def test_folders_of_others_are_refused(tmp_path: Path) -> None:
             runs("reduced", checkpoint=tmp_path, **change)
     assert {x.name: x.read_bytes() for x in tmp_path.iterdir()} == before
     (tmp_path / "runs-0.npz").write_bytes(b"PK broken")
-    with pytest.raises(InputError, match=r"^checkpoint: found runs-0.npz, which cannot be read"):
+    with pytest.raises(InputError, match=r"^checkpoint: found runs-0.npz, which cannot be used"):
         runs("reduced", checkpoint=tmp_path)
-    for text in ("", "[]", json.dumps({"key": 3})):
+    np.savez(tmp_path / "runs-0.npz", x=1)
+    with pytest.raises(InputError, match=r"^checkpoint: found runs-0.npz"):
+        runs("reduced", checkpoint=tmp_path)
+    key = json.loads((tmp_path / "run.json").read_text())["key"]
+    for arrays in ({}, {"recorded_m": np.zeros(3)}):
+        np.savez(tmp_path / "runs-0.npz", key=np.array(key), **arrays)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"^checkpoint: found runs-0.npz"):
+            runs("reduced", checkpoint=tmp_path)
+    for text in ("", "[]", json.dumps({"key": 3}), *(
+        json.dumps({"key": key, "group": x}) for x in (0, -1, "a", 1e999)
+    )):  # fmt: skip
         (tmp_path / "run.json").write_text(text)
         with pytest.raises(InputError, match=r"^checkpoint: found another"):
             runs("reduced", checkpoint=tmp_path)
+
+
+def test_files_of_another_call_are_never_used(tmp_path: Path) -> None:
+    """Whatever became of run.json."""
+    runs("reduced", checkpoint=tmp_path)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(InputError, match=r"^checkpoint: found another"):
+        runs("reduced", checkpoint=tmp_path, seed=99)
+    other = tmp_path / "other"
+    runs("reduced", checkpoint=other, seed=99)
+    os.replace(tmp_path / "runs-0.npz", other / "runs-0.npz")
+    with pytest.raises(InputError, match=r"^checkpoint: found runs-0.npz"):
+        runs("reduced", checkpoint=other, seed=99)
+
+
+def test_runs_that_have_ended_do_not_count() -> None:
+    """They may diverge while others go on."""
+    layer, task = Attention("linear", 2), Task(3, isotropic(2, 4.0))
+    state = State(np.full((2, 2), 0.3), 0.1 * np.eye(2), v=np.ones(2))
+    for method in METHODS:
+        found = [
+            runs(method, state=state, task=task, layer=layer, watch=feature_norms(task, layer, 0.6),
+                 stop=True, workers=n, dimension=100, kappa=3.0, tau=[200.0])
+            for n in (1, 2, 7)
+        ]  # fmt: skip
+        assert np.isfinite(found[0].passages).all()
+        assert same(found[0], found[1]) and same(found[0], found[2])
+
+
+def test_norms_are_as_precise_as_the_alignments() -> None:
+    """Heads that are alike but for rounding differ by rounding, not by its square root."""
+    layer = Attention("softmax", 7)
+    watch = specialization(TASK, layer, 1e-8)
+    for seed in range(10):
+        m = np.tile(3 * np.random.default_rng(seed).normal(size=2), (7, 1))
+        found = runs(
+            "reduced", state=State(m, np.ones((7, 7))), layer=layer, watch=(watch,), tau=[0]
+        )
+        assert np.isinf(found.passages).all()
+    tiny = State(1e-165 * STATE.m, 0 * STATE.r)
+    for scale, when in ((1e-166, 0.0), (1e155, np.inf)):
+        found = runs("reduced", state=tiny, watch=feature_norms(TASK, LAYER, scale), tau=[0])
+        assert (found.passages == when).all()
 
 
 def test_progress_counts_what_was_done_before(tmp_path: Path) -> None:
@@ -209,6 +264,12 @@ def test_an_error_in_one_group_ends_all() -> None:
         ("watch", {"watch": [1.0]}),
         ("watch", {"watch": feature_norms(TASK, Attention("softmax", 3))}),
         ("stop", {"watch": (), "stop": True}),
+        ("stop", {"stop": 1}),
+        ("compiled", {"compiled": "yes"}),
+        ("checkpoint", {"checkpoint": ""}),
+        ("checkpoint", {"checkpoint": 5}),
+        ("checkpoint", {"checkpoint": "a\0b"}),
+        ("watch", {"watch": [Watch("large", 1e200 * np.eye(2), 1e200 * np.eye(2), 1.0)]}),
         ("workers", {"workers": 0}),
         ("workers", {"workers": 2.5}),
         ("dimension", {"dimension": 10**16}),
@@ -233,8 +294,8 @@ def test_watches() -> None:
     apart = specialization(TASK, LAYER)
     np.testing.assert_allclose(apart.norm(m), [2.0, 0.0], atol=1e-15)
     for x in (*by_feature, mean, apart):
-        flat = m.reshape(2, -1)
-        np.testing.assert_allclose(np.einsum("ra,ab,rb->r", flat, x.form, flat), x.norm(m) ** 2)
+        parts = m.reshape(2, -1) @ x.rows.T * x.threshold
+        np.testing.assert_allclose(np.linalg.norm(parts, axis=1), x.norm(m), atol=1e-15)
     with pytest.raises(InputError, match=r"^prior: "):
         mean_alignment(Task(4, isotropic(2, 1.0)), LAYER, 0.3)
     with pytest.raises(InputError, match=r"^heads: "):

@@ -234,26 +234,29 @@ def test_the_compiled_loop_is_numpys(name: str, batch: int) -> None:
     assert (one.m[:, -1] != state.m).any()
 
 
-def test_own_activations_compile() -> None:
+@pytest.mark.parametrize(
+    ("weight", "normalization"),
+    [
+        ("softplus(chi + b) + expit(chi)", "per-head"),
+        pytest.param("log(1 + exp(chi)) * (2 + sin(b))", "pooled", marks=pytest.mark.slow),
+        pytest.param("1 + chi/2 + cos(chi)/4 + erfc(b)", "none", marks=pytest.mark.slow),
+        pytest.param("sqrt(1 + chi**2) + tanh(chi + b)", "none", marks=pytest.mark.slow),
+    ],
+)
+def test_own_activations_compile(weight: str, normalization: str) -> None:
     pytest.importorskip("numba")
     from derive.user import user_attention
 
     task, how = Task(4, GAUSSIAN), {"dimension": 60, "kappa": 1.0, "runs": 2, "tau": [0.5]}
-    for weight, normalization in (
-        ("softplus(chi + b) + expit(chi)", "per-head"),
-        ("log(1 + exp(chi)) * (2 + sin(b))", "pooled"),
-        ("1 + chi/2 + cos(chi)/4 + erfc(b)", "none"),
-        ("sqrt(1 + chi**2) + tanh(chi + b)", "none"),
-    ):
-        trained = ("b", "v") if normalization != "pooled" else ("b",)
-        layer = Attention(user_attention(weight, normalization, 0, trained), 2)
-        state = State(M[:2], ROOT[:2, :2] @ ROOT[:2, :2].T)
-        one, two = (
-            run_sgd(state, task, layer, method="reduced", compiled=x, **how)  # type: ignore[arg-type]
-            for x in (False, True)
-        )
-        np.testing.assert_allclose(two.m, one.m, rtol=1e-10, atol=1e-12)
-        np.testing.assert_allclose(two.r, one.r, rtol=1e-10, atol=1e-12)
+    trained = ("b", "v") if normalization != "pooled" else ("b",)
+    layer = Attention(user_attention(weight, normalization, 0, trained), 2)
+    state = State(M[:2], ROOT[:2, :2] @ ROOT[:2, :2].T)
+    one, two = (
+        run_sgd(state, task, layer, method="reduced", compiled=x, **how)  # type: ignore[arg-type]
+        for x in (False, True)
+    )
+    np.testing.assert_allclose(two.m, one.m, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(two.r, one.r, rtol=1e-10, atol=1e-12)
 
 
 def test_what_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,14 @@ def test_checkpoints(small: Path, capsys: Capture) -> None:
     assert "checkpoint" in refused(capsys, "sgd", small, "--checkpoint", folder)
 
 
+def test_checkpoints_of_each_dimension(small: Path, capsys: Capture) -> None:
+    for options in (("--compare", "flow"), ("--scaling", "50", "100")):
+        folder = small.parent / options[0]
+        first = entries(capsys, "sgd", small, *options, "--checkpoint", folder)
+        assert len(list(folder.glob("D-*/run.json"))) == (4 if "flow" in options else 2)
+        assert entries(capsys, "sgd", small, *options, "--checkpoint", folder) == first
+
+
 def test_comparison(small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     found = entries(capsys, "sgd", small, "--compare", "flow")
     assert found["dimensions"] == [60, 120, 240, 480]
@@ -93,7 +101,6 @@ def test_scaling(small: Path, capsys: Capture) -> None:
     [
         "--workers 0",
         "--compare flow --scaling 50 100",
-        "--compare flow --checkpoint DIR",
         "--scaling 50",
         "--scaling 100 50",
         "--scaling 2 3",
@@ -102,6 +109,11 @@ def test_scaling(small: Path, capsys: Capture) -> None:
 def test_options_refused(options: str, small: Path, capsys: Capture) -> None:
     refused(capsys, "sgd", small, *options.split())
     assert [x.name for x in small.parent.iterdir()] == ["small.toml"]
+
+
+def test_one_run_has_no_spread(small: Path, capsys: Capture) -> None:
+    small.write_text(SMALL.replace("runs = 12", "runs = 1"))
+    assert "sgd.runs" in refused(capsys, "sgd", small, "--scaling", "50", "100")
 
 
 @pytest.mark.parametrize("options", ["--method fast", "--compare theory", "--scaling ten twenty"])
@@ -121,4 +133,4 @@ def test_figures_have_labels() -> None:
     ax = scaling_figure(sizes, passages, ["mean", "heads"], [fit, None]).axes[0]
     assert ax.get_xscale() == "log" and ax.get_ylabel()
     labels = [x.get_text() for x in ax.get_legend().get_texts()]
-    assert sorted(labels) == ["heads", "mean", "slope 0.5 ± 0.1 per unit of log D"]
+    assert sorted(labels) == ["heads", "mean", "slope 0.5 (99 %: 0.242 to 0.758) in log D"]
