@@ -117,7 +117,8 @@ class Group(ABC):
         if not len(self.ends):
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = (m.reshape(len(m), -1) @ self.rows.T) ** 2
+            # Sums whose order does not depend on the number of runs, as BLAS's does.
+            squares = np.einsum("ra,na->rn", m.reshape(len(m), -1), self.rows) ** 2
             begins = [0, *self.ends[:-1]]
             beyond = [
                 squares[:, i:j].sum(axis=1) > 1 for i, j in zip(begins, self.ends, strict=True)
