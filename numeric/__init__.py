@@ -17,7 +17,7 @@ spectrum     Hessian spectra at the origin and at any state, lifted to D dimensi
 saddles      the unspecialized saddle, partially specialized ones, minima; `ladder` of them with waiting
              times; `continuation` in any parameter, bifurcations and phase boundaries
 escape       the law of the first passage at every D; diffusion of the magnetization
-bayes        Bayes weight and Bayes risk
+bayes        Bayes weight and Bayes risk; `minimum`: the least loss that an activation reaches beside it
 sgd          finite-D stochastic gradient descent, `direct` on the keys or `reduced`, exact in law, to the
              order parameters (`compiled`: its loop); `descent` has what they share, `recording` and
              `checkpoint` follow groups of runs; `watch`: norms whose first passages are noted
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from numeric.hessian import FactorHessian, LossHessian, factor_hessian, loss_hessian
     from numeric.ladder import Rung, saddle_ladder
     from numeric.loss import Loss, population_loss
+    from numeric.minimum import Minimum, bayes_softmax_optimum, minimize_loss
     from numeric.noise import initial_state, noise_matrix
     from numeric.phases import Scaling, first_passages, fit_scaling, phase_watches, random_starts
     from numeric.prior import (
@@ -97,6 +98,7 @@ _ROOMS = {
     "ladder": ("Rung", "saddle_ladder"),
     "loss": ("Loss", "population_loss"),
     "phases": ("Scaling", "first_passages", "fit_scaling", "phase_watches", "random_starts"),
+    "minimum": ("Minimum", "bayes_softmax_optimum", "minimize_loss"),
     "noise": ("initial_state", "noise_matrix"),
     "saddles": (
         "Saddle",
