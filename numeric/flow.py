@@ -16,7 +16,6 @@ from scipy.integrate import solve_ivp
 
 from numeric._generated import order_parameters
 from numeric.errors import FlowError, InputError
-from numeric.hessian import factor_hessian
 from numeric.loss import Loss, evaluate, gradient_distance
 from numeric.noise import noise_matrix
 from numeric.quadrature import Array, principal_axes
@@ -35,8 +34,8 @@ CHECK_POINTS = 400_000
 LARGEST_STATE = 1e50
 # Rounding in a derivative of order one: the solver need not follow it.
 ROUNDING = 1e-17
-# Part of the smallest gradients that may be rounding.
-LOST = 0.01
+# Alignments below which the gradient is linear in them, and the part of it that may be rounding.
+LINEAR, LOST = 1e-6, 0.01
 # Shortest time between two records.
 SHORTEST = 1e-12
 METHODS = ("LSODA", "Radau", "BDF", "RK45", "DOP853")
@@ -186,8 +185,11 @@ def integrate_flow(
     largest = float(np.abs(state.m).max(initial=0.0))
     stationary = frozen or (state.m.size > 0 and not drift.any())
     rounding = ROUNDING
-    if state.m.any() and np.abs(drift).max() <= 1e-15:
-        rounding = float(np.abs(drift + _linear(state, task, attention)).max())
+    if 0 < largest < LINEAR and np.abs(drift).max() <= 1e-15 and not task.prior.mean.any():
+        # Alignments so small grow linearly; what differs from that is rounding.
+        scale = LINEAR / largest
+        larger = velocity(times[0], pack.initial(replace(state, m=scale * state.m)))
+        rounding = float(np.abs(drift - larger[: state.m.size] / scale).max())
         if rounding > LOST * np.abs(drift).max():
             raise FlowError(
                 f"flow: alignments of {largest:.3g} are lost in the gradient's rounding"
@@ -239,14 +241,6 @@ def integrate_flow(
         kappa=kappa,
         threshold=threshold,
     )
-
-
-def _linear(state: State, task: Task, attention: Attention) -> Array:
-    """The gradient in m, flat, of alignments that are small, without mean signal."""
-    hessian = factor_hessian(replace(state, m=0 * state.m), task, attention).matrix
-    heads, features = state.m.shape
-    blocks = hessian.reshape(heads, len(hessian) // heads, heads, -1)[:, :features, :, :features]
-    return np.einsum("hfkg,kg->hf", blocks, state.m).ravel()
 
 
 def _status(state: State, task: Task, attention: Attention, stationary: bool) -> str:

@@ -33,13 +33,14 @@ class Recording:
         self.passed = np.full(group.passed.shape, -1, dtype=np.int64)
         self.alive, self.count, self.finished = np.arange(runs), 0, False
 
-    def record(self, group: Group) -> None:
-        """Record the order parameters of the runs that go on."""
-        where = self.alive, self.count
-        self.m[where], self.r[where] = group.order_parameters()
-        for name, values in self.others.items():
-            values[where] = group.others[name]
-        self.count += 1
+    def record_due(self, group: Group, steps: NDArray[np.int64]) -> None:
+        """Record the order parameters of the runs that go on, as often as this step is asked for."""
+        while not self.finished and self.count < len(steps) and group.done == steps[self.count]:
+            where = self.alive, self.count
+            self.m[where], self.r[where] = group.order_parameters()
+            for name, values in self.others.items():
+                values[where] = group.others[name]
+            self.count += 1
 
     def drop(self, group: Group) -> None:
         """Leave runs that have passed everything behind, if they are many."""
@@ -98,15 +99,15 @@ def follow(
     if store:
         found.load(group, store)
         tell(group.done * len(group.rngs))
+    found.record_due(group, steps)
     while found.count < len(steps) and not found.finished:
-        if group.done == steps[found.count]:
-            found.record(group)
-            continue
         if halt.is_set():
             raise Halted
         before = group.done
         group.advance(int(steps[found.count]))
         tell((group.done - before) * len(group.rngs))
+        # Before runs are dropped, those that have just ended included.
+        found.record_due(group, steps)
         if group.resumable:
             if stop:
                 found.drop(group)

@@ -241,6 +241,28 @@ def test_escape_from_as_close_as_symmetry_allows() -> None:
             integrate_flow(start, Task(5, prior), layer, [0.0, 50.0])
 
 
+@pytest.mark.parametrize(
+    ("state", "task", "layer"),
+    [
+        (
+            State([[1e-13], [2e-13]], np.diag([400.0, 900.0])),
+            Task(5, isotropic(1, 4.0)),
+            Attention("softmax", 2),
+        ),
+        (State([[0.5]], [[0.1]], [-13.0]), Task(5, isotropic(1, 4.0)), Attention("erf", 1)),
+        (
+            State([[1e-15]], [[0.0]]),
+            Task(5, GaussianPrior([1e-16], [[4.0]])),
+            Attention("softmax", 1),
+        ),
+    ],
+)
+def test_small_gradients_that_are_not_lost(state: State, task: Task, layer: Attention) -> None:
+    """Coarse quadrature, heads that barely feel the loss, or a small mean are no rounding."""
+    path = integrate_flow(state, task, layer, [0.0, 1e-3], method="RK45")
+    assert path.status == COMPLETED
+
+
 @pytest.mark.parametrize("activation", NAMES)
 def test_loss_decreases_without_noise(activation: str) -> None:
     horizon = 0.5 if LAYERS[activation].normalization == "none" else 10.0

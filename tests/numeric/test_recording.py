@@ -227,6 +227,21 @@ def test_runs_that_have_ended_do_not_count() -> None:
         assert same(found[0], found[1]) and same(found[0], found[2])
 
 
+def test_the_last_record_of_a_run_does_not_depend_on_the_others() -> None:
+    """Where a run ends at the end of what is drawn together, as every step of a large batch is."""
+    task, layer = Task(3, isotropic(1, 4.0)), Attention("softmax", 1)
+    found = [
+        run_sgd(
+            State([[0.3]], [[0.1]]), task, layer, dimension=40, batch=64, runs=5, seed=3, step=5.0,
+            watch=feature_norms(task, layer, 0.31), stop=True, tau=5.0 * np.arange(12), workers=n,
+        )
+        for n in (1, 2, 5)
+    ]  # fmt: skip
+    assert same(found[0], found[1]) and same(found[0], found[2])
+    ended = np.rint(found[0].passages[:, 0] / 5).astype(int)
+    assert (np.isfinite(found[0].m[..., 0, 0]).sum(axis=1) == np.minimum(ended, 11) + 1).all()
+
+
 def test_norms_are_as_precise_as_the_alignments() -> None:
     """Heads that are alike but for rounding differ by rounding, not by its square root."""
     layer = Attention("softmax", 7)
