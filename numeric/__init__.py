@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numeric.agreement import Agreement, compare_with_flow
     from numeric.alike import AlikeHessian, alike_hessian
-    from numeric.bayes import Risk, bayes_risk, log_bayes_weight
+    from numeric.bayes import Risk, bayes_posterior, bayes_risk, log_bayes_weight
     from numeric.continuation import Branch, follow_saddle, phase_boundary
     from numeric.errors import (
         ExperimentError,
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "agreement": ("Agreement", "compare_with_flow"),
     "alike": ("AlikeHessian", "alike_hessian"),
-    "bayes": ("Risk", "bayes_risk", "log_bayes_weight"),
+    "bayes": ("Risk", "bayes_posterior", "bayes_risk", "log_bayes_weight"),
     "continuation": ("Branch", "follow_saddle", "phase_boundary"),
     "escape": ("EscapeLaw", "escape_law", "magnetization_diffusion"),
     "errors": (

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp, softmax
 
 from numeric._generated import bayes
 from numeric.errors import QuadratureError
@@ -27,7 +28,7 @@ from numeric.quadrature import (
 from numeric.race import Points, locate, race_of_points
 from numeric.refine import refine
 from numeric.task import Task
-from numeric.validate import real_number
+from numeric.validate import real_array, real_number
 
 # Points of a product rule over all laws, to integrate and to locate the race; then the nets that are
 # used beyond, and the digits of their race-time rule.
@@ -85,6 +86,34 @@ def log_bayes_weight(xi: Array, prior: Prior) -> Array:
         )
         terms = np.log(weights) + along.sum(axis=-1)
     result: Array = logsumexp(terms, axis=-1)
+    return result
+
+
+def bayes_posterior(xi: ArrayLike, prior: Prior) -> Array:
+    """Return the posterior of the relevant position: the attention of the Bayes estimator.
+
+    Parameters
+    ----------
+    xi : (..., L, F) array_like
+        Coordinates of a sample's tokens along the features, ``xi_lf = k*_f . x_l``.
+    prior : Prior
+
+    Returns
+    -------
+    (..., L) array
+        ``p_l = w(xi_l) / sum_l' w(xi_l')``; the estimate of the relevant token is ``sum_l p_l x_l``.
+
+    Raises
+    ------
+    InputError
+        If `xi` has another number of features, or is not finite.
+
+    Notes
+    -----
+    `derive.task` section 6.
+    """
+    tokens = real_array("xi", xi, (..., None, prior.features))
+    result: Array = softmax(log_bayes_weight(tokens, prior), axis=-1)
     return result
 
 
