@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import norm
 
-from numeric.checks import Check, statistical
+from numeric.checks import Check, order_parameters, statistical
 from numeric.errors import InputError
 from numeric.flow import Flow, integrate_flow
 from numeric.quadrature import Array
@@ -108,8 +108,7 @@ def compare_with_flow(
     kappa : float
         ``gamma D / batch``, > 0, at all of them.
     tau_max : float
-        Last time; the earliest first passage of the flow if that is earlier: later on the amplified
-        noise of the start hides any bias.
+        Last time; the earliest first passage of the flow if that is earlier.
     batch, runs, seed, method, workers
         See `run_sgd`; `runs` at each dimension, at least 8.
     checkpoint : path, optional
@@ -135,7 +134,12 @@ def compare_with_flow(
     state = state.single(attention, task.prior.features)
     tell = progress or (lambda *_: None)
     tell("flow", 0.0)
-    times = _times(state, task, attention, kappa, tau_max, kappa * batch / sizes[0])
+    path = integrate_flow(state, task, attention, tau_max, kappa)
+    step, horizon = kappa * batch / sizes[0], horizon_of(path)
+    if step > horizon:
+        expected = f"at most {horizon / step * kappa:.3g}, for one step up to tau = {horizon:.3g}"
+        raise InputError("kappa", kappa, expected)
+    times = compared_times(path, step)
     path = integrate_flow(state, task, attention, times, kappa)
     found = []
     for i, size in enumerate(sizes):
@@ -157,7 +161,7 @@ def compare_with_flow(
                 progress=partial(tell, name),
             )
         )
-    apart = [_entries(x) - _predicted(path) for x in found]  # (runs, times, entries) each
+    apart = [_entries(x) - _entries(path) for x in found]  # (runs, times, entries) each
     deviation, error, exponent, exponent_error = _deviations(apart, sizes, seed)
     return Agreement(
         dimensions=np.array(sizes, dtype=float),
@@ -170,18 +174,6 @@ def compare_with_flow(
         flow=path,
         checks=tuple(_checks(found, path)),
     )
-
-
-def entry_names(path: Flow) -> list[str]:
-    """Return the names of the order parameters that are compared."""
-    heads, features = path.m.shape[1:]
-    pairs = [(h, k) for h in range(heads) for k in range(h, heads)]
-    names = [f"m[{h + 1},{f + 1}]" for h in range(heads) for f in range(features)]
-    names += [f"r[{h + 1},{k + 1}]" for h, k in pairs]
-    for name in ("b", "v"):
-        if getattr(path, name) is not None:
-            names += [f"{name}[{h + 1}]" for h in range(heads)]
-    return names
 
 
 def extrapolated(dimensions: ArrayLike, means: Array, variances: Array) -> tuple[Array, Array]:
@@ -214,34 +206,23 @@ def extrapolated(dimensions: ArrayLike, means: Array, variances: Array) -> tuple
     return limit.reshape(means.shape[1:]), variance.reshape(means.shape[1:])
 
 
-def _times(
-    state: State, task: Task, attention: Attention, kappa: float, tau_max: float, step: float
-) -> Array:
-    """Times compared, the start first: whole steps of the smallest simulation."""
-    path = integrate_flow(state, task, attention, tau_max, kappa)
-    learned = path.first_passage[path.first_passage > 0]
-    horizon = float(min([*learned, tau_max]))
-    if step > horizon:
-        expected = f"at most {horizon / step * kappa:.3g}, for one step up to tau = {horizon:.3g}"
-        raise InputError("kappa", kappa, expected)
-    steps = np.maximum(1, np.rint(np.linspace(0.0, horizon, TIMES)[1:] / step))
+def horizon_of(path: Flow) -> float:
+    """Return until when simulations are compared with a flow: its end, or its earliest first passage.
+
+    Later, the noise of the start has been amplified so much that its spread hides any bias.
+    """
+    return float(min([*path.first_passage[path.first_passage > 0], path.tau[-1]]))
+
+
+def compared_times(path: Flow, step: float) -> Array:
+    """Return times up to `horizon_of` a flow, the start first, each a whole number of steps."""
+    steps = np.maximum(1, np.rint(np.linspace(0.0, horizon_of(path), TIMES)[1:] / step))
     return np.concatenate([[0.0], np.unique(steps) * step])
 
 
-def _entries(found: SGDRuns) -> Array:
-    """Order parameters (runs, n, entries), but for the start."""
-    upper = np.triu_indices(found.m.shape[2])
-    parts = [found.m.reshape(*found.m.shape[:2], -1), found.r[..., *upper]]
-    parts += [x for x in (found.b, found.v) if x is not None]
-    return np.concatenate(parts, axis=2)[:, 1:]
-
-
-def _predicted(path: Flow) -> Array:
-    """The flow's order parameters (n, entries), but for the start."""
-    upper = np.triu_indices(path.m.shape[1])
-    parts = [path.m.reshape(len(path.m), -1), path.r[..., *upper]]
-    parts += [x for x in (path.b, path.v) if x is not None]
-    return np.concatenate(parts, axis=1)[1:]
+def _entries(found: SGDRuns | Flow) -> Array:
+    """Order parameters (..., n, entries), but for the start."""
+    return np.stack(list(order_parameters(found).values()), axis=-1)[..., 1:, :]
 
 
 def _deviations(
@@ -277,7 +258,7 @@ def _checks(found: list[SGDRuns], path: Flow) -> list[Check]:
     means = np.array([x.mean(axis=0) for x in values])
     variances = np.array([x.var(axis=0, ddof=1) / len(x) for x in values])
     limit, variance = extrapolated([x.dimension for x in found], means, variances)
-    predicted, names = _predicted(path), entry_names(path)
+    predicted, names = _entries(path), list(order_parameters(path))
     drift = path.gradient_error + path.noise_error
     # The solver's own error, the only one where nothing fluctuates.
     solver = SOLVER * (1 + np.abs(predicted).max(axis=1))

@@ -6,10 +6,7 @@ and renamed: whatever stops the program, there is a state to go on from.
 
 import hashlib
 import json
-import os
-import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from numpy.typing import NDArray
 from numeric.activation import UserActivation
 from numeric.descent import Descent
 from numeric.errors import InputError, Verbatim
+from numeric.files import whole
 from numeric.task import State
 from numeric.validate import whole_number
 
@@ -85,7 +83,8 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "run.json"
         if not settings.exists() and not any(self.folder.glob("runs-*.npz")):
-            _write_new(settings, json.dumps({"key": key, "group": group}) + "\n")
+            with whole(settings, replace=False) as stream:
+                stream.write((json.dumps({"key": key, "group": group}) + "\n").encode())
         try:
             found = json.loads(settings.read_text(encoding="utf-8"))
             same, self.group = found["key"] == key, whole_number("group", found["group"], 1)
@@ -140,30 +139,10 @@ class GroupStore:
     def save(self, arrays: dict[str, Any]) -> None:
         """Write arrays, whole or not at all."""
         began = time.monotonic()
-        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                np.savez(stream, key=np.array(self.key), **arrays)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with whole(self.path) as stream:
+            np.savez(stream, key=np.array(self.key), **arrays)
         now = time.monotonic()
         self._next = now + max(EVERY, PATIENCE * (now - began))
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write a file, whole, unless another process has written one."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        with suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def streams(rngs: list[Generator]) -> NDArray[np.str_]:

@@ -268,6 +268,19 @@ def bayes_check(path: Flow, risk: Risk) -> Check:
     )
 
 
+def order_parameters(found: SGDRuns | Flow) -> dict[str, Array]:
+    """Return every entry of m, r, b and v, each once, by its name: (runs, n) or (n,)."""
+    heads, features = found.m.shape[-2:]
+    entries: dict[str, Array] = {}
+    for h in range(heads):
+        entries |= {f"m[{h + 1},{f + 1}]": found.m[..., h, f] for f in range(features)}
+        entries |= {f"r[{h + 1},{k + 1}]": found.r[..., h, k] for k in range(h, heads)}
+    for name, values in (("b", found.b), ("v", found.v)):
+        if values is not None:
+            entries |= {f"{name}[{h + 1}]": values[..., h] for h in range(heads)}
+    return entries
+
+
 def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: int) -> list[Check]:
     """Mean of SGD over runs, extrapolated to D -> infinity, against the finite-kappa flow.
 
@@ -287,31 +300,15 @@ def agreement_checks(large: SGDRuns, small: SGDRuns, path: Flow, comparisons: in
     list of Check
         Every entry of m, r, b and v at every recorded time but the first.
     """
-    entries: list[tuple[str, Array, Array, Array]] = []
     heads, features = path.m.shape[1:]
-    for h in range(heads):
-        for f in range(features):
-            entries.append(
-                (f"m[{h + 1},{f + 1}]", large.m[..., h, f], small.m[..., h, f], path.m[:, h, f])
-            )
-        for k in range(h, heads):
-            entries.append(
-                (f"r[{h + 1},{k + 1}]", large.r[..., h, k], small.r[..., h, k], path.r[:, h, k])
-            )
-    for name in ("b", "v"):
-        first, second, predicted = (getattr(x, name) for x in (large, small, path))
-        if predicted is not None:
-            entries += [
-                (f"{name}[{h + 1}]", first[..., h], second[..., h], predicted[:, h])
-                for h in range(heads)
-            ]
+    first, second = order_parameters(large), order_parameters(small)
     # The O(1/D^2) remainder of a mean, relative to its O(1/D) part; the flow's own error.
     remainder = 2 * (heads + features + 2) / large.dimension
     drift = path.gradient_error + path.noise_error
     result = []
-    for name, first, second, predicted in entries:
+    for name, predicted in order_parameters(path).items():
         for i in range(1, len(path.tau)):
-            x, y = first[:, i], second[:, i]
+            x, y = first[name][:, i], second[name][:, i]
             variance = 4 * x.var(ddof=1) / len(x) + y.var(ddof=1) / len(y)
             variance += (remainder * (x.mean() - y.mean())) ** 2 + (drift * path.tau[i]) ** 2
             result.append(

@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from numeric.activation import Kernels, kernels_of
+from numeric.activation import kernels_of
 from numeric.reduced import DEPENDENT
 
 NORMALIZATIONS = ("none", "per-head", "pooled")
@@ -43,17 +43,17 @@ def _scalar_modules() -> dict[str, Any]:
     return {"np": scalar, "scipy": scipy}
 
 
-def _scalar_weight(kernel: Kernels) -> Any:
+@lru_cache(maxsize=32)
+def _scalar_weight(activation: Hashable) -> Any:
     """The activation's log weight and relative derivatives, of scalars."""
-    code = kernel.weight_functions_2.__code__
+    code = kernels_of(activation)[1].weight_functions_2.__code__
     return numba.njit(FunctionType(code, _scalar_modules()), error_model="numpy")
 
 
-@lru_cache(maxsize=32)
 def can_compile(activation: Hashable) -> bool:
     """Whether numba knows all functions of an activation."""
     try:
-        _scalar_weight(kernels_of(activation)[1])(0.5, 0.5)
+        _scalar_weight(activation)(0.5, 0.5)
     except numba.core.errors.NumbaError:
         return False
     return True
@@ -66,18 +66,16 @@ def compiled_walk(activation: Hashable) -> Walk:
     Parameters
     ----------
     activation : str or UserActivation
-        As an attention layer holds it.
+        As an attention layer holds it, one that `can_compile`.
 
     Returns
     -------
     callable
         See `walk` within: it changes its arrays in place, and returns the samples used, those of the
         step under way, and the steps done.
-
-        Only if `can_compile`.
     """
     kernel = kernels_of(activation)[1]
-    weight_of = _scalar_weight(kernel)
+    weight_of = _scalar_weight(activation)
     normalization = NORMALIZATIONS.index(kernel.NORMALIZATION)
     background = float(kernel.BACKGROUND)
 

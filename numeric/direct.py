@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from numeric.activation import Kernels
 from numeric.descent import Descent, Group, roots
-from numeric.scores import attention_weights, score_gradient
+from numeric.scores import attention_slope, attention_weights, score_gradient
 from numeric.task import State
 from numeric.validate import FloatArray
 
@@ -164,13 +164,7 @@ def gradient_sum(
     value = v if isinstance(v, float) else v[:, None]
     p, a = attention_weights(chi, bias, value, kernel)
     a[..., 0] -= 1  # a - e_eps
-    if target == "token":
-        # X (X^T (a - e)) is cheaper than the Gram matrix X X^T of more than two tokens.
-        miss = a[..., None, :] @ x
-        slope = (x @ miss.mT)[..., 0]
-        slope *= 2 / dimension
-    else:
-        slope = 2 * a
+    slope = attention_slope(a, x, target, dimension)
     c, in_b, in_v = score_gradient(chi, bias, value, p, slope, kernel)
     in_k = c.swapaxes(1, 2).reshape(runs, -1, samples * tokens) @ flat
     return in_k, in_b.sum(axis=1), in_v.sum(axis=1)

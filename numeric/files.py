@@ -4,21 +4,42 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+
+@contextmanager
+def whole(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
+    """Open a file to write under a temporary name, renamed at the end: it is there whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+    replace : bool
+        Whether a file that is there already, perhaps of another process, gives way.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        if replace:
+            os.replace(temporary, path)
+        else:
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it: it is there whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write a text file, whole or not at all."""
+    with whole(path) as stream:
+        stream.write(text.encode("utf-8"))
 
 
 def strict_json(data: Any, indent: int | None = None) -> str:

@@ -5,6 +5,7 @@ The coordinates are (m, r), or (m, rho) with ``r = rho rho^T``: in these the flo
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -190,8 +191,6 @@ class Coordinates:
         Columns of m, and columns of rho.
     length : float
         Length over which the gradient varies: where the scores change by order one.
-    digits : float
-        Digits of gradients that are differenced: as many as can be afforded.
     """
 
     def __init__(
@@ -204,7 +203,11 @@ class Coordinates:
         others = [getattr(state, name)[:, None] for name in self.parameters]
         self.x: Array = np.concatenate([state.m, rho, *others], axis=1)
         self.length = gradient_length(task)
-        self.digits = affordable_digits(state, task, attention)
+
+    @cached_property
+    def digits(self) -> float:
+        """Digits of gradients that are differenced: as many as can be afforded."""
+        return affordable_digits(self.state, self.task, self.attention)
 
     def at(self, x: Array) -> State:
         """Return the state at other coordinates."""
@@ -216,7 +219,12 @@ class Coordinates:
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient (H, n) at some coordinates."""
-        loss = evaluate(self.at(x), self.task, self.attention, self.digits, MOST_POINTS)
+        return self.along(
+            x, evaluate(self.at(x), self.task, self.attention, self.digits, MOST_POINTS)
+        )
+
+    def along(self, x: Array, loss: Loss) -> Array:
+        """Return the gradient (H, n) at some coordinates, of the loss and its derivatives there."""
         rho = x[:, self.features : self.features + self.rank]
         others = [getattr(loss, name)[:, None] for name in self.parameters]
         return np.concatenate([loss.m, 2 * loss.r @ rho, *others], axis=1)

@@ -14,6 +14,7 @@ from scipy.special import xlogy
 
 from numeric.bayes import Risk, bayes_risk
 from numeric.errors import FlowError, InputError, QuadratureError
+from numeric.hessian import Coordinates
 from numeric.loss import evaluate, population_loss
 from numeric.origin import at_rest
 from numeric.quadrature import Array
@@ -144,11 +145,10 @@ def minimize_loss(
     """
     starts, seed = whole_number("starts", starts, 1), whole_number("seed", seed, 0)
     risk = bayes_risk(task)
-    layer = _Layer(task, attention)
     found, ends = np.full(starts, np.inf), []
     for i, child in enumerate(np.random.SeedSequence(seed).spawn(starts)):
         begin = _start(i, np.random.default_rng(child), task, attention)
-        end = layer.descend(begin)
+        end = _descend(Coordinates(begin, task, attention, attention.parameters))
         if end is not None:
             found[i] = end[0]
             ends.append(end)
@@ -156,11 +156,14 @@ def minimize_loss(
             progress((i + 1) / starts)
     if not ends:
         raise FlowError("minimum: no descent ends")
-    _, x = min(ends, key=lambda end: end[0])
-    state = layer.state(x)
+    _, state = min(ends, key=lambda end: end[0])
     residual = float(np.abs(state.r).max(initial=0.0))
     still = replace(state, r=0 * state.r)
-    if layer.loss(still) <= layer.loss(state) + SAME:
+    lost = (
+        evaluate(still, task, attention, DIGITS).value
+        - evaluate(state, task, attention, DIGITS).value
+    )
+    if lost <= SAME:
         state = still
     spectrum = None
     if not state.r.any():
@@ -174,70 +177,41 @@ def minimize_loss(
     return Minimum(state, float(loss.value), float(loss.error), residual, spectrum, risk, found)
 
 
-class _Layer:
-    """The loss as a function of a flat vector: m, rho and what is trained, head by head."""
+def _descend(layer: Coordinates) -> tuple[float, State] | None:
+    """Where a descent ends, and the loss there."""
+    shape = layer.x.shape
 
-    def __init__(self, task: Task, attention: Attention) -> None:
-        self.task, self.attention = task, attention
-        self.heads, self.features = attention.heads, task.prior.features
-        # Pooled weights integrate over all dimensions of a token's scores: one residual one is enough.
-        pooled = attention.kernel.NORMALIZATION == "pooled"
-        self.rank = 1 if pooled else self.heads
+    def loss_at(x: Array) -> tuple[float, Array]:
+        rows = x.reshape(shape)
+        loss = evaluate(layer.at(rows), layer.task, layer.attention, DIGITS)
+        return float(loss.value), layer.along(rows, loss).ravel()
 
-    def state(self, x: Array) -> State:
-        rows = x.reshape(self.heads, -1)
-        end = self.features + self.rank
-        rho = rows[:, self.features : end]
-        others = {name: rows[:, end + i] for i, name in enumerate(self.attention.parameters)}
-        r = rho @ rho.T
-        return State(rows[:, : self.features], (r + r.T) / 2, **others)
-
-    def loss(self, state: State) -> float:
-        return float(evaluate(state, self.task, self.attention, DIGITS).value)
-
-    def vector(self, state: State, rho: Array) -> Array:
-        others = [getattr(state, name)[:, None] for name in self.attention.parameters]
-        return np.concatenate([state.m, rho, *others], axis=1).ravel()
-
-    def descend(self, begin: tuple[State, Array]) -> tuple[float, Array] | None:
-        """Where a descent ends, and the loss there."""
-        state, residual = begin
-        x = self.vector(state, residual[:, : self.rank])
-        try:
-            end = minimize(
-                self._loss,
-                x,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=[(-FARTHEST, FARTHEST)] * len(x),
-                options={"maxiter": STEPS, "ftol": 1e-13, "gtol": 1e-8},
-            )
-        except (QuadratureError, FloatingPointError):
-            return None
-        return (float(end.fun), end.x) if np.isfinite(end.fun) else None
-
-    def _loss(self, x: Array) -> tuple[float, Array]:
-        state = self.state(x)
-        loss = evaluate(state, self.task, self.attention, DIGITS)
-        rho = x.reshape(self.heads, -1)[:, self.features : self.features + self.rank]
-        others = [getattr(loss, name)[:, None] for name in self.attention.parameters]
-        gradient = np.concatenate([loss.m, 2 * loss.r @ rho, *others], axis=1)
-        return float(loss.value), gradient.ravel()
+    try:
+        end = minimize(
+            loss_at,
+            layer.x.ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(-FARTHEST, FARTHEST)] * layer.x.size,
+            options={"maxiter": STEPS, "ftol": 1e-13, "gtol": 1e-8},
+        )
+    except (QuadratureError, FloatingPointError):
+        return None
+    return (float(end.fun), layer.at(end.x.reshape(shape))) if np.isfinite(end.fun) else None
 
 
-def _start(
-    i: int, rng: np.random.Generator, task: Task, attention: Attention
-) -> tuple[State, Array]:
-    """One state to start from, and rho (H, H)."""
+def _start(i: int, rng: np.random.Generator, task: Task, attention: Attention) -> State:
+    """One state to start from."""
     heads, features = attention.heads, task.prior.features
     residual = RESIDUAL * rng.standard_normal((heads, heads))
+    # Pooled weights integrate over all dimensions of a token's scores: one residual one is enough.
+    if attention.kernel.NORMALIZATION == "pooled":
+        residual = residual[:, :1]
+    others = {}
     if i % 2 == 0:
-        drawn = task.prior.sample(rng, heads)
-        b = -(drawn**2).sum(axis=1) / 2 - np.log(heads)
+        m = task.prior.sample(rng, heads)
         if "b" in attention.parameters:
-            state = at_rest(State(drawn, np.zeros((heads, heads)), b), task, attention)
-            return State(drawn, state.r, b, state.v), residual
-        m = drawn
+            others["b"] = -(m**2).sum(axis=1) / 2 - np.log(heads)
     else:
         m = SIZES[(i // 2) % len(SIZES)] * rng.standard_normal((heads, features))
-    return at_rest(State(m, np.zeros((heads, heads))), task, attention), residual
+    return at_rest(State(m, residual @ residual.T, **others), task, attention)

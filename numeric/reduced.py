@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from numeric.descent import Descent, Group, roots
 from numeric.quadrature import Array
-from numeric.scores import attention_weights, score_gradient
+from numeric.scores import attention_slope, attention_weights, score_gradient
 from numeric.task import State
 
 DRAWN = 2**13
@@ -224,11 +224,7 @@ class Reduced(Group):
         unit = a / np.where(norm > 0, norm, np.inf)
         w = x[..., -1]
         x[..., -1] = w + unit * (chi[:, :1] - (unit * w).sum(axis=1, keepdims=True))
-        if descent.target == "token":
-            miss = a[:, None] @ x
-            slope = (x @ miss.mT)[..., 0] * (2 / descent.dimension)
-        else:
-            slope = 2 * a
+        slope = attention_slope(a, x, descent.target, descent.dimension)
         c, in_b, in_v = score_gradient(scores, b, v, p, slope, kernel)
         moved = c @ x
         self.sums["keys"] += moved[..., :inside]

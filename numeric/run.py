@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from numeric import checks
+from numeric.agreement import compared_times
 from numeric.bayes import Risk, bayes_risk
 from numeric.checks import Check
 from numeric.errors import InputError
@@ -29,9 +30,6 @@ Progress = Callable[[str, float], None]
 
 MONTE_CARLO_SAMPLES = 200_000
 BAYES_TOLERANCE = 1e-6
-# SGD is compared with the flow at these many times, up to where a feature is first learned. Beyond,
-# the noise of the start has been amplified so much that its spread hides any bias.
-COMPARED_TIMES = 6
 # Runs that are drawn on top of the flow, and steps that each may take.
 SHOWN_RUNS, SHOWN_STEPS, MOST_STEPS = 6, 60_000, 10_000_000
 
@@ -248,12 +246,8 @@ def _compared(
     """SGD at D and D/2, and the flow at its kappa, at common times."""
     task, attention, settings = experiment.task, experiment.attention, experiment.sgd
     dimension, kappa = experiment.sgd.dimension, kappa_of(experiment)
-    learned = path.first_passage[path.first_passage > 0]
-    horizon = float(min([*learned, path.tau[-1]]))
     # Whole steps of the smaller simulation, whose step is the larger one.
-    step = 2 * kappa * settings.batch / dimension
-    steps = np.maximum(1, np.round(np.linspace(0.0, horizon, COMPARED_TIMES)[1:] / step))
-    times = np.concatenate([[0.0], np.unique(steps) * step])
+    times = compared_times(path, 2 * kappa * settings.batch / dimension)
     runs = [
         run_sgd(
             state,

@@ -207,10 +207,12 @@ def _polished(layer: Coordinates) -> "_Found | None":
     def at(x: Array) -> Point:
         now = layer.at(x.reshape(layer.x.shape))
         loss = population_loss(now, layer.task, layer.attention, 1e-11)
-        others = [getattr(loss, name)[:, None] for name in layer.parameters]
-        gradient = np.concatenate([loss.m, *others], axis=1).ravel()
         hessian = factor_hessian(now, layer.task, layer.attention, trained=True).matrix
-        return gradient, hessian, float(loss.gradient_error)
+        return (
+            layer.along(x.reshape(layer.x.shape), loss).ravel(),
+            hessian,
+            float(loss.gradient_error),
+        )
 
     return _newton(at, layer.x.ravel())
 

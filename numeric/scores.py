@@ -47,6 +47,33 @@ def attention_weights(
     return p, (_values(v, kernel) * p).sum(axis=-2)
 
 
+def attention_slope(error: Array, x: Array, target: str, dimension: int) -> Array:
+    """Return a sample's loss derivatives in its attention weights.
+
+    Parameters
+    ----------
+    error : (..., L) array
+        ``e = a - e_eps``.
+    x : (..., L, n) array
+        The tokens, in all coordinates along which ``X^T e`` does not vanish.
+    target : {"token", "location"}
+        See `numeric.run_sgd`.
+    dimension : int
+        Token dimension D.
+
+    Returns
+    -------
+    (..., L) array
+        ``(2/D) X X^T e``, or ``2 e``.
+    """
+    if target == "location":
+        return 2 * error
+    # X (X^T e) is cheaper than the Gram matrix X X^T of more than two tokens.
+    slope: Array = (x @ (error[..., None, :] @ x).mT)[..., 0]
+    slope *= 2 / dimension
+    return slope
+
+
 def score_gradient(
     chi: Array, b: Array | None, v: Array | float, p: Array, slope: Array, kernel: Kernels
 ) -> tuple[Array, Array, Array]:

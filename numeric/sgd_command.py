@@ -203,12 +203,7 @@ def _scaling(experiment: "Experiment", given: argparse.Namespace, progress: Prog
         "passages": passages,
         "fits": [None if x is None else vars(x) for x in fits],
     }
-    draw = partial(_draw_scaling, sizes, passages, names, fits)
-    return entries, lines, lambda _: draw()
-
-
-def _draw_scaling(sizes: Any, passages: Any, names: Any, fits: Any) -> Any:
-    return _figures().scaling_figure(sizes, passages, names, fits)
+    return entries, lines, lambda _: _figures().scaling_figure(sizes, passages, names, fits)
 
 
 def _figures() -> Any:
