@@ -2,14 +2,18 @@
 
 The posterior of the relevant position is one pooled race of the weights ``w(xi)`` (`derive.task`
 section 6), so the risk ``1 - E p_eps`` is one race integral whatever L, over the token law of xi in R^F.
+
+Each component of the prior has a product rule of its own, or, where there are many, all share a grid: the
+relevant token's density is ``w(xi)`` times any other token's.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp, softmax
+from scipy.special import logsumexp, ndtr, softmax
 
 from numeric._generated import bayes
 from numeric.errors import QuadratureError
@@ -21,6 +25,7 @@ from numeric.quadrature import (
     principal_axes,
     product_rule,
     product_size,
+    spacing,
     standard_normal_nets,
     stretched_net,
     symmetric_root,
@@ -35,9 +40,16 @@ from numeric.validate import real_array, real_number
 MOST_POINTS, MOST_COARSE = 1_000_000, 20_000
 NETS, NET_SIZE, LEAST_NET, SAMPLED_DIGITS = 8, 16_384, 512, 7.0
 SAMPLED_TAIL = 1e-5
+GOLDEN = (np.sqrt(5) - 1) / 2
 # Race functions of all nets, and of a product rule.
 MOST_SAMPLED, MOST_RACED = 2e8, 2e7
-LEAST_DIGITS, MOST_DIGITS = 5.0, 13.0
+LEAST_DIGITS, MOST_DIGITS = 4.0, 13.0
+# Components from which on they share a grid, its points, and the race functions there.
+MANY, MOST_GRID, MOST_SHARED = 3, 8_000_000, 3e8
+# Deviations of a Gaussian component within which its bulk lies.
+BULK = 4.0
+# Error of a product rule up to which sampling is not tried.
+SAMPLING = 1e-5
 # The log weight is quadratic in the signal; beyond this it is certainly out of reach.
 LARGEST_SIGNAL = 1e5
 # Points times components of a prior that are held at a time.
@@ -51,6 +63,8 @@ class Risk:
     value: float
     error: float
     method: str
+    nishimori: float = 0.0
+    """``A - B`` at the Bayes estimator as it was integrated, zero if the integrals are exact."""
 
 
 def log_bayes_weight(xi: Array, prior: Prior) -> Array:
@@ -152,7 +166,7 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
             f"prior: found signals of size {size:.3g}, expected at most {LARGEST_SIGNAL:g}"
         )
     try:
-        (won, _), (error,) = refine(
+        (won, square), (error,) = refine(
             lambda digits: _race(task, digits),
             lambda a, b: (abs(a[0] - b[0]) + abs(b[0] - b[1]),),
             tol,
@@ -162,61 +176,122 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
         )
     except QuadratureError:
         return _sampled(task)
-    return Risk(max(1 - won, 0.0), error, "quadrature")
+    result = Risk(max(1 - won, 0.0), error, "quadrature", won - square)
+    if error <= max(tol, SAMPLING):
+        return result
+    try:
+        sampled = _sampled(task)
+    except QuadratureError:
+        return result
+    return min(result, sampled, key=lambda risk: risk.error)
 
 
 def _race(task: Task, digits: float) -> tuple[float, float]:
     """Return (A, B) by a product rule."""
     laws = list(_laws(task))
-    most = MOST_POINTS // len(laws)
+    if len(laws) > MANY:  # one of them is that of the other tokens
+        return _shared(task, digits)
+    most, tokens = MOST_POINTS // len(laws), float(task.tokens)
+    mix = [weight for weight, _, _ in laws[1:]]
+    null, *relevant = (
+        _points(_product(mean, cov, task, 3.0, MOST_COARSE, digits), task) for _, mean, cov in laws
+    )
+    time = locate(null, list(zip(mix, relevant, strict=True)), tokens, digits).rule(digits)
     grids = [_product(mean, cov, task, digits, most) for _, mean, cov in laws]
-    time = _locate(task, laws, digits)
     if time[0].size * sum(len(weights) for _, weights in grids) > MOST_RACED:
         raise QuadratureError(f"prior: {digits:.1f} digits need too many race functions")
-    return _integrate(task, laws, grids, time)
+    null, *relevant = (_points(grid, task) for grid in grids)
+    return race_of_points(null, list(zip(mix, relevant, strict=True)), time, tokens)
+
+
+def _shared(task: Task, digits: float) -> tuple[float, float]:
+    """Return (A, B) by one equispaced grid for all components of the prior."""
+    weights, means, covariances = task.prior.components()
+    kept = weights > 0
+    variance = np.diagonal(covariances, axis1=1, axis2=2)[kept]
+    # The log weight's slope is a posterior mean of the signal, at most that of the bulk of a component.
+    slope = (np.abs(means[kept]) + BULK * variance / np.sqrt(1 + variance)).max(axis=0)
+    axes: list[Array] = []
+    for f, sigma in enumerate(slope):
+        step, left, right = spacing(float(sigma), digits, task.tokens)
+        reach = max(left, right) * step * np.sqrt(1 + variance[:, f])
+        low, high = ((means[kept, f] + sign * reach) for sign in (-1, 1))
+        first, last = int(np.floor(low.min() / step)), int(np.ceil(high.max() / step))
+        axes.append(step * np.arange(min(first, -left), max(last, right) + 1, dtype=np.float64))
+    size = math.prod(len(x) for x in axes)
+    if size > MOST_GRID:
+        raise QuadratureError(f"prior: a shared grid of {digits:.1f} digits has {size:,} points")
+    log_null, log_relevant = _densities(axes, task)
+    # A point counts if its null or its relevant weight does, the former for each of so many tokens.
+    counts = np.maximum(log_null + np.log(task.tokens), log_relevant) > -np.log(10) * (digits + 1)
+    log_null, log_relevant = log_null[counts], log_relevant[counts]
+    log_weight = log_relevant - log_null
+    none = np.empty((1, len(log_weight), 0))
+    null, relevant = (
+        Points(log_weight[None], softmax(x)[None], none, none, none)
+        for x in (log_null, log_relevant)
+    )
+    time = locate(null, [(1.0, relevant)], float(task.tokens), digits).rule(digits)
+    if time[0].size * len(log_weight) > MOST_SHARED:
+        raise QuadratureError(f"prior: {digits:.1f} digits need too many race functions")
+    return race_of_points(null, [(1.0, relevant)], time, float(task.tokens))
+
+
+def _densities(axes: list[Array], task: Task) -> Rule:
+    """Log densities of the other tokens' xi and of the relevant one's on a grid (N,), up to a factor."""
+    log_null = np.zeros(1)
+    for x in axes:
+        log_null = np.add.outer(log_null, -(x**2) / 2).ravel()
+    if not task.prior.is_discrete:
+        xi, _ = product_rule([(x, np.ones(len(x))) for x in axes])
+        return log_null, log_null + _log_weights(xi, task)
+    # A sum of products over features: matrix products, one for each value of the first coordinate.
+    weights, points, _ = task.prior.components()
+    if not axes:
+        return log_null, np.zeros(1)
+    first, *others = (np.exp(-((x[:, None] - points[:, f]) ** 2) / 2) for f, x in enumerate(axes))
+    density = []
+    for table in weights * first:
+        for factor in others[:-1]:
+            table = (np.atleast_2d(table)[:, None] * factor).reshape(-1, len(weights))
+        density.append((table @ others[-1].T).ravel() if others else table.sum(keepdims=True))
+    return log_null, np.log(np.maximum(np.concatenate(density), 1e-300))
 
 
 def _sampled(task: Task) -> Risk:
-    laws = list(_laws(task))
-    time = _locate(task, laws, SAMPLED_DIGITS, sampled=True)
-    affordable = MOST_SAMPLED / (NETS * len(laws) * time[0].size)
+    """Risk by quasi-Monte Carlo; the relevant token's component is sampled, too."""
+    features, tokens = task.prior.features, float(task.tokens)
+    _, *laws = _laws(task)
+    widest = int(np.argmax(np.diag(task.prior.second_moment))) if features else 0
+    # In order along a feature, neighbours in the net are neighbours in the prior.
+    laws.sort(key=lambda law: float(law[1][widest]) if features else 0.0)
+    ends = np.cumsum([weight for weight, _, _ in laws])[:-1]
+    means = np.array([mean for _, mean, _ in laws])
+    roots = np.array([symmetric_root(cov) for _, _, cov in laws])
+
+    def points(z: Array, uniform: Array, weights: Array) -> tuple[Points, Points]:
+        label = np.searchsorted(ends, uniform)
+        relevant = means[label] + np.einsum("nf,nfg->ng", z, roots[label])
+        return _points((z, weights), task), _points((relevant, weights), task)
+
+    z, weights = stretched_net(features)
+    null, relevant = points(z, np.arange(len(z)) * GOLDEN % 1, weights)
+    time = locate(null, [(1.0, relevant)], tokens, SAMPLED_DIGITS).rule(SAMPLED_DIGITS)
+    affordable = MOST_SAMPLED / (2 * NETS * time[0].size)
     if affordable < LEAST_NET:
         raise QuadratureError(
             "prior: the signals are so strong that no affordable rule resolves them"
         )
     size = min(NET_SIZE, 2 ** int(np.log2(affordable)))
-    values = []
-    weights = np.full(size, 1 / size)
-    for net in standard_normal_nets(task.prior.features, NETS, size):
-        grids = [(mean + net @ symmetric_root(cov), weights) for _, mean, cov in laws]
-        values.append(1 - _integrate(task, laws, grids, time)[0])
+    weights, values = np.full(size, 1 / size), []
+    for net in standard_normal_nets(features + 1, NETS, size):
+        null, relevant = points(net[:, :features], ndtr(net[:, features]), weights)
+        values.append(1 - race_of_points(null, [(1.0, relevant)], time, tokens)[0])
     return Risk(
         max(float(np.mean(values)), 0.0),
         float(np.std(values, ddof=1) / np.sqrt(NETS)) + SAMPLED_TAIL,
         "quasi-Monte Carlo",
     )
-
-
-def _locate(
-    task: Task, laws: list[tuple[float, Array, Array]], digits: float, sampled: bool = False
-) -> Rule:
-    """Race-time rule, from coarse points with good tails.
-
-    When the law itself is sampled, stretched points may do: they miss tails below `SAMPLED_TAIL`.
-    """
-    coarse = []
-    for _, mean, cov in laws:
-        try:
-            grid = _product(mean, cov, task, 3.0, MOST_COARSE, digits)
-        except QuadratureError:
-            if not sampled:
-                raise
-            z, weights = stretched_net(len(mean))
-            grid = mean + z @ symmetric_root(cov), weights
-        coarse.append(_points(grid, task))
-    mix = [weight for weight, _, _ in laws[1:]]
-    where = locate(coarse[0], list(zip(mix, coarse[1:], strict=True)), float(task.tokens), digits)
-    return where.rule(digits)
 
 
 def _laws(task: Task) -> Iterator[tuple[float, Array, Array]]:
@@ -259,17 +334,14 @@ def _slope(mean: Array, task: Task, axes: Array, sigma: Array) -> Array:
     return np.array(result)
 
 
-def _points(grid: Rule, task: Task) -> Points:
+def _log_weights(xi: Array, task: Task) -> Array:
     size = max(1, MOST_TERMS // len(task.prior.components()[0]))
-    blocks = [grid[0][i : i + size] for i in range(0, len(grid[0]), size)]
-    log_weight = np.concatenate([log_bayes_weight(xi, task.prior) for xi in blocks])[None]
+    return np.concatenate(
+        [log_bayes_weight(xi[i : i + size], task.prior) for i in range(0, len(xi), size)]
+    )
+
+
+def _points(grid: Rule, task: Task) -> Points:
+    log_weight = _log_weights(grid[0], task)[None]
     none = np.empty((*log_weight.shape, 0))
     return Points(log_weight, grid[1][None], none, none, none)
-
-
-def _integrate(
-    task: Task, laws: list[tuple[float, Array, Array]], grids: list[Rule], time: Rule
-) -> tuple[float, float]:
-    mix = [weight for weight, _, _ in laws[1:]]
-    null, *relevant = (_points(grid, task) for grid in grids)
-    return race_of_points(null, list(zip(mix, relevant, strict=True)), time, float(task.tokens))

@@ -88,7 +88,7 @@ def gaussian_rule(
     """
     if sigma <= 0:
         return _hermite(1)
-    step, left, right = _spacing(sigma, digits, tokens, digits if reach is None else reach)
+    step, left, right = spacing(sigma, digits, tokens, reach)
     count = hermite_count(sigma, digits)
     if count < left + right + 1:
         return _hermite(count)
@@ -100,7 +100,7 @@ def equispaced_rule(sigma: float, digits: float, tokens: float, rest: float = 1.
 
     Such is the density of one score given another one, in units of its own deviation.
     """
-    step, left, right = _spacing(sigma, digits, tokens, digits, rest)
+    step, left, right = spacing(sigma, digits, tokens, rest=rest)
     return _trapezoid(left, right, step)
 
 
@@ -117,10 +117,10 @@ def hermite_count(sigma: float, digits: float) -> int:
     return int(np.ceil(1 + goal / (2 * np.log1p(1 / sigma) + 1.2) + (goal * sigma) ** 2 / 5))
 
 
-def _spacing(
-    sigma: float, digits: float, tokens: float, reach: float, rest: float = 1.0
+def spacing(
+    sigma: float, digits: float, tokens: float, reach: float | None = None, rest: float = 1.0
 ) -> tuple[float, int, int]:
-    """Step of an equispaced rule, and its nodes to the left and right of zero.
+    """Step of an equispaced rule as in `gaussian_rule`, and its nodes to the left and right of zero.
 
     At a distance y from the real axis a density of deviation `rest` grows as ``exp(y^2/(2 rest^2))``.
     """
@@ -130,7 +130,7 @@ def _spacing(
     if frequency > width / rest**2:
         frequency = max(frequency, 1.35 * (goal + (width / rest) ** 2 / 2) / width)
     step = 2 * np.pi / frequency
-    edge = np.sqrt(2 * np.log(10) * reach)
+    edge = np.sqrt(2 * np.log(10) * (digits if reach is None else reach))
     right = edge + min(sigma, np.sqrt(2 * np.log(tokens)))
     if not (edge + right) / step <= MOST_NODES:
         raise QuadratureError(

@@ -319,3 +319,43 @@ def test_the_estimator_refuses_other_features() -> None:
     for xi in (np.zeros((3, 1)), np.full((3, 2), np.nan), np.zeros(2)):
         with pytest.raises(InputError, match=r"^xi: "):
             bayes_posterior(xi, prior)
+
+
+CLOUD = empirical(np.random.default_rng(4).normal(size=(40, 2)) @ [[1.5, 0.0], [0.8, 0.5]])
+
+
+@pytest.mark.parametrize(
+    "prior", [*DISCRETE.values(), isotropic(1, 2.0), make_prior("mixture", 1), CLOUD]
+)
+def test_nishimori(prior: Prior) -> None:
+    """A = B at the Bayes estimator, and not because both are the same sum."""
+    risk = bayes_risk(Task(5, prior), 1e-11)
+    assert 0 < abs(risk.nishimori) < 1e-10
+
+
+@pytest.mark.parametrize("tokens", [2, 30])
+@pytest.mark.parametrize("prior", [CLOUD, make_prior("mixture", 2), make_prior("discrete", 2)])
+def test_a_shared_grid_is_the_same(
+    prior: Prior, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numeric.bayes.MANY", 0)
+    shared = bayes_risk(Task(tokens, prior))
+    monkeypatch.setattr("numeric.bayes.MANY", 1000)
+    each = bayes_risk(Task(tokens, prior))
+    assert shared.value != each.value
+    assert abs(shared.value - each.value) <= shared.error + each.error
+
+
+@pytest.mark.parametrize("features", [3, 4])
+def test_many_samples_of_many_features(features: int) -> None:
+    signals = np.random.default_rng(features).normal(size=(300, features))
+    task = Task(4, empirical(signals))
+    risk = bayes_risk(task)
+    assert risk.error < (1e-4 if features == 3 else 1e-3)
+    rng = np.random.default_rng(1)
+    xi = rng.normal(size=(40_000, 4, features))
+    xi[:, 0] += signals[rng.integers(300, size=len(xi))]
+    p = bayes_posterior(xi, task.prior)
+    # Both forms of the loss, A = B, halve the variance.
+    loss = 1 - (p[:, 0] + (p**2).sum(axis=1)) / 2
+    assert abs(risk.value - loss.mean()) < 5.5 * loss.std() / np.sqrt(len(xi)) + 3 * risk.error
