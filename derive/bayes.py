@@ -4,14 +4,33 @@ A position's posterior weight is ``w(xi) = E_theta exp(theta.xi - |theta|^2/2)``
 section 6). For a Gaussian component the integral factorizes over the principal axes of its
 covariance, and along one axis with mean mu and variance nu it is closed; a mixture sums its
 components' weights, and a discrete prior is the limit nu -> 0 of each.
+
+On one spike, one softmax head is the Bayes estimator. Of two tokens, ``1 - p_eps = 1/(1 + exp(g))`` with
+``g ~ N(theta^2, 2 theta^2)``, whose density is ``exp(g/2 - theta^2/4 - g^2/(4 theta^2))`` up to a constant, so
+
+    risk = exp(-theta^2/4) / (4 theta sqrt(pi)) int sech(g/2) exp(-g^2/(4 theta^2)) dg .
+
+Strong signals let the last factor be expanded. Each of L - 1 tokens adds as much; two of them compete at once
+with a probability of order exp(-theta^2/3), which is less. A linear head falls as a power: `derive.single_head`.
 """
 
 from functools import cache
 
-from sympy import Expr, exp, expand_log, integrate, log, oo, pi, simplify, sqrt
+from sympy import Expr, euler, exp, expand_log, factorial, integrate, log, oo, pi, simplify, sqrt
 
+from derive.attention import activation
+from derive.single_head import spike_minimum
 from derive.spec import Argument, Kernel, Module, Output
-from derive.symbols import mu_f, nu_f, theta, xi
+from derive.symbols import L, mu_f, nu_f, theta, xi
+
+TERMS = 4
+"""Terms of the strong-signal expansion: the ratio of two is of order ``(pi/theta)^2``."""
+
+
+SPIKE = (
+    Argument("L", L, "number of tokens"),
+    Argument("nu", nu_f, "squared signal theta^2"),
+)
 
 
 @cache
@@ -24,6 +43,16 @@ def gaussian_log_weight() -> Expr:
     if simplify(logarithm - target) != 0:
         raise ArithmeticError("SymPy's integral differs from the completed square")
     return target
+
+
+@cache
+def strong_spike_risk() -> Expr:
+    """Derive the Bayes risk of one strong spike, nu = theta^2: the expansion in 1/nu.
+
+    ``int sech(g/2) g^2k dg = 2 pi |E_2k| pi^2k``, with Euler's numbers E_2k, of sign (-1)^k.
+    """
+    terms = (euler(2 * k) * (pi**2 / (4 * nu_f)) ** k / factorial(k) for k in range(TERMS))
+    return (L - 1) * sqrt(pi) / (2 * sqrt(nu_f)) * exp(-nu_f / 4) * sum(terms)
 
 
 def bayes_module() -> Module:
@@ -42,6 +71,22 @@ def bayes_module() -> Module:
                 ),
                 (Output("value", gaussian_log_weight(), "log w(xi); sum it over axes"),),
                 "`derive.task` section 6; arXiv 2603.03993, section IV",
+                "nu >= 0",
+            ),
+            Kernel(
+                "strong_spike_risk",
+                "Bayes risk of one strong spike; one softmax head attains it.",
+                SPIKE,
+                (Output("value", strong_spike_risk(), "the risk"),),
+                "`derive.task` section 6, and `derive.bayes`",
+                "nu -> infinity at fixed L",
+            ),
+            Kernel(
+                "linear_spike_risk",
+                "Least loss of one linear head on one spike, exact; L/nu for strong ones.",
+                SPIKE,
+                (Output("value", spike_minimum(activation("linear")).risk, "the loss"),),
+                "`derive.single_head`",
                 "nu >= 0",
             ),
         ),

@@ -5,7 +5,7 @@ made precise by Newton's method (`numeric.saddles`). That r vanishes at a minimu
 Bayes-softmax reaches the Bayes risk of a discrete prior with one head for each support point.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +23,10 @@ from numeric.spectrum import Spectrum
 from numeric.task import Attention, State, Task
 from numeric.validate import whole_number
 
-# Digits of the loss in a descent, its steps at most, and the largest coordinate that it may reach.
-DIGITS, STEPS, FARTHEST = 7.0, 400, 60.0
+# Digits of the loss in all descents and in the end of the best ones, steps, and the largest coordinate.
+DIGITS, FINE, STEPS, FARTHEST = 7.0, 10.0, 400, 60.0
+# How many of the best descents are followed to the end.
+BEST = 2
 # Sizes of random starts, in turn, and of rho in them.
 SIZES, RESIDUAL = (0.3, 1.0, 2.0), 0.3
 # Losses that count as the same.
@@ -44,8 +46,12 @@ class Minimum:
     residual : float
         Largest entry of r at the end of the descent; where it is not small, the loss does not depend on
         r, or r is not zero.
+    stiffness : float
+        Lowest eigenvalue of dE/dr at the state: rho of any residual direction raises the loss to second
+        order if it is positive, and r = 0 is a local minimum; zero where the loss does not depend on r.
     spectrum : Spectrum or None
-        There; None if Newton's method did not converge, as where the infimum lies at infinity.
+        There; None if Newton's method did not converge, as where the infimum lies at infinity, or was
+        not asked for.
     bayes : Risk
     found : (n,) array
         Losses at which the descents ended, in the order of the starts.
@@ -55,6 +61,7 @@ class Minimum:
     loss: float
     loss_error: float
     residual: float
+    stiffness: float
     spectrum: Spectrum | None
     bayes: Risk
     found: Array
@@ -118,6 +125,9 @@ def minimize_loss(
     *,
     starts: int = 12,
     seed: int = 0,
+    begin: Sequence[State] = (),
+    residual: bool = True,
+    spectrum: bool = True,
     progress: Callable[[float], object] | None = None,
 ) -> Minimum:
     """Search for the least population loss of an attention layer.
@@ -127,8 +137,15 @@ def minimize_loss(
     task : Task
     attention : Attention
     starts, seed : int
-        Number of descents, in turn from signals of the prior and from normal alignments, all with r of
-        some size, and the seed of them all. Pooled weights start with r of rank one.
+        Number of random descents, in turn from signals of the prior and from normal alignments, and the
+        seed of them all.
+    begin : sequence of State
+        More states to descend from, such as the minimum of a similar task; no random ones are needed then.
+    residual : bool
+        Whether random descents start with r of some size (of rank one for pooled weights), or at r = 0.
+    spectrum : bool
+        Whether Newton's method makes the best state precise and its spectrum is computed: for pooled weights
+        this takes longer than the descents.
     progress : callable, optional
         Called with the fraction done.
 
@@ -143,21 +160,37 @@ def minimize_loss(
     FlowError
         If no descent ends anywhere.
     """
-    starts, seed = whole_number("starts", starts, 1), whole_number("seed", seed, 0)
+    features = task.prior.features
+    given = [state.single(attention, features) for state in begin]
+    starts, seed = (
+        whole_number("starts", starts, 0 if given else 1),
+        whole_number("seed", seed, 0),
+    )
     risk = bayes_risk(task)
-    found, ends = np.full(starts, np.inf), []
-    for i, child in enumerate(np.random.SeedSequence(seed).spawn(starts)):
-        begin = _start(i, np.random.default_rng(child), task, attention)
-        end = _descend(Coordinates(begin, task, attention, attention.parameters))
+    children = np.random.SeedSequence(seed).spawn(starts)
+    count, ends = len(given) + starts, []
+    found = np.full(count, np.inf)
+    for i in range(count):
+        if i < len(given):
+            state = given[i]
+        else:
+            k = i - len(given)
+            state = _start(k, np.random.default_rng(children[k]), task, attention, residual)
+        end = _descend(Coordinates(state, task, attention, attention.parameters), DIGITS)
         if end is not None:
             found[i] = end[0]
             ends.append(end)
         if progress is not None:
-            progress((i + 1) / starts)
+            progress((i + 1) / count)
     if not ends:
         raise FlowError("minimum: no descent ends")
+    ends.sort(key=lambda end: end[0])
+    for value, state in ends[:BEST]:
+        layer = Coordinates(state, task, attention, attention.parameters)
+        finer = _descend(layer, FINE)
+        ends.append(finer if finer is not None else (value, state))
     _, state = min(ends, key=lambda end: end[0])
-    residual = float(np.abs(state.r).max(initial=0.0))
+    left = float(np.abs(state.r).max(initial=0.0))
     still = replace(state, r=0 * state.r)
     lost = (
         evaluate(still, task, attention, DIGITS).value
@@ -165,25 +198,27 @@ def minimize_loss(
     )
     if lost <= SAME:
         state = still
-    spectrum = None
-    if not state.r.any():
+    hessian = None
+    if spectrum and not state.r.any():
         try:
-            saddle = nearby_saddle(task, attention, state, range(task.prior.features))
+            saddle = nearby_saddle(task, attention, state, range(features))
         except (FlowError, InputError, QuadratureError):
             saddle = None
         if saddle is not None and saddle.loss <= found.min() + SAME:
-            state, spectrum = saddle.state, saddle.spectrum
+            state, hessian = saddle.state, saddle.spectrum
     loss = population_loss(state, task, attention, TOLERANCE)
-    return Minimum(state, float(loss.value), float(loss.error), residual, spectrum, risk, found)
+    stiffness = float(np.linalg.eigvalsh(loss.r).min())
+    value, error = float(loss.value), float(loss.error)
+    return Minimum(state, value, error, left, stiffness, hessian, risk, found)
 
 
-def _descend(layer: Coordinates) -> tuple[float, State] | None:
-    """Where a descent ends, and the loss there."""
+def _descend(layer: Coordinates, digits: float) -> tuple[float, State] | None:
+    """Where a descent ends, and the loss there; None if it leaves what can be computed."""
     shape = layer.x.shape
 
     def loss_at(x: Array) -> tuple[float, Array]:
         rows = x.reshape(shape)
-        loss = evaluate(layer.at(rows), layer.task, layer.attention, DIGITS)
+        loss = evaluate(layer.at(rows), layer.task, layer.attention, digits)
         return float(loss.value), layer.along(rows, loss).ravel()
 
     try:
@@ -193,20 +228,27 @@ def _descend(layer: Coordinates) -> tuple[float, State] | None:
             jac=True,
             method="L-BFGS-B",
             bounds=[(-FARTHEST, FARTHEST)] * layer.x.size,
-            options={"maxiter": STEPS, "ftol": 1e-13, "gtol": 1e-8},
+            options={
+                "maxiter": STEPS,
+                "ftol": 10 ** (-digits - 3),
+                "gtol": 10 ** (-digits),
+                "maxcor": 20,
+            },
         )
     except (QuadratureError, FloatingPointError):
         return None
     return (float(end.fun), layer.at(end.x.reshape(shape))) if np.isfinite(end.fun) else None
 
 
-def _start(i: int, rng: np.random.Generator, task: Task, attention: Attention) -> State:
+def _start(
+    i: int, rng: np.random.Generator, task: Task, attention: Attention, residual: bool
+) -> State:
     """One state to start from."""
     heads, features = attention.heads, task.prior.features
-    residual = RESIDUAL * rng.standard_normal((heads, heads))
+    rho = RESIDUAL * residual * rng.standard_normal((heads, heads))
     # Pooled weights integrate over all dimensions of a token's scores: one residual one is enough.
     if attention.kernel.NORMALIZATION == "pooled":
-        residual = residual[:, :1]
+        rho = rho[:, :1]
     others = {}
     if i % 2 == 0:
         m = task.prior.sample(rng, heads)
@@ -214,4 +256,4 @@ def _start(i: int, rng: np.random.Generator, task: Task, attention: Attention) -
             others["b"] = -(m**2).sum(axis=1) / 2 - np.log(heads)
     else:
         m = SIZES[(i // 2) % len(SIZES)] * rng.standard_normal((heads, features))
-    return at_rest(State(m, residual @ residual.T, **others), task, attention)
+    return at_rest(State(m, rho @ rho.T, **others), task, attention)

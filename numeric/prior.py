@@ -237,6 +237,19 @@ def rotated(prior: Prior, axes: ArrayLike) -> Prior:
     return MixturePrior(weights, means @ turn, turn.T @ covariances @ turn)
 
 
+def scaled(prior: Prior, factor: float) -> Prior:
+    """Return the law of all amplitudes times a number.
+
+    Raises
+    ------
+    InputError
+        If `factor` is not a finite number >= 0.
+    """
+    factor = real_number("factor", factor, minimum=0)
+    weights, means, covariances = prior.components()
+    return MixturePrior(weights, factor * means, factor**2 * covariances)
+
+
 def isotropic(features: int, variance: float) -> GaussianPrior:
     """Return the Gaussian N(0, variance * identity) of R^features.
 
