@@ -5,13 +5,15 @@ section 6). For a Gaussian component the integral factorizes over the principal 
 covariance, and along one axis with mean mu and variance nu it is closed; a mixture sums its
 components' weights, and a discrete prior is the limit nu -> 0 of each.
 
-On one spike, one softmax head is the Bayes estimator. Of two tokens, ``1 - p_eps = 1/(1 + exp(g))`` with
-``g ~ N(theta^2, 2 theta^2)``, whose density is ``exp(g/2 - theta^2/4 - g^2/(4 theta^2))`` up to a constant, so
+On one spike, one softmax head is the Bayes estimator. Of two tokens, ``1 - p_eps = 1/(1 + exp(g))``
+with ``g ~ N(theta^2, 2 theta^2)``, of density ``exp(g/2 - theta^2/4 - g^2/(4 theta^2))`` up to a
+constant, so
 
     risk = exp(-theta^2/4) / (4 theta sqrt(pi)) int sech(g/2) exp(-g^2/(4 theta^2)) dg .
 
-Strong signals let the last factor be expanded. Each of L - 1 tokens adds as much; two of them compete at once
-with a probability of order exp(-theta^2/3), which is less. A linear head falls as a power: `derive.single_head`.
+Strong signals let the last factor be expanded. Each of L - 1 tokens adds as much; two of them compete
+at once with a probability of order exp(-theta^2/3), which is less. A linear head falls as a power:
+`derive.single_head`.
 """
 
 from functools import cache

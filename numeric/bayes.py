@@ -46,6 +46,8 @@ MOST_SAMPLED, MOST_RACED = 2e8, 2e7
 LEAST_DIGITS, MOST_DIGITS = 4.0, 13.0
 # Components from which on they share a grid, its points, and the race functions there.
 MANY, MOST_GRID, MOST_SHARED = 3, 8_000_000, 3e8
+# Digits of a grid that only locates the race.
+COARSE = 3.0
 # Deviations of a Gaussian component within which its bulk lies.
 BULK = 4.0
 # Error of a product rule up to which sampling is not tried.
@@ -194,7 +196,8 @@ def _race(task: Task, digits: float) -> tuple[float, float]:
     most, tokens = MOST_POINTS // len(laws), float(task.tokens)
     mix = [weight for weight, _, _ in laws[1:]]
     null, *relevant = (
-        _points(_product(mean, cov, task, 3.0, MOST_COARSE, digits), task) for _, mean, cov in laws
+        _points(_product(mean, cov, task, COARSE, MOST_COARSE, digits), task)
+        for _, mean, cov in laws
     )
     time = locate(null, list(zip(mix, relevant, strict=True)), tokens, digits).rule(digits)
     grids = [_product(mean, cov, task, digits, most) for _, mean, cov in laws]
@@ -206,6 +209,17 @@ def _race(task: Task, digits: float) -> tuple[float, float]:
 
 def _shared(task: Task, digits: float) -> tuple[float, float]:
     """Return (A, B) by one equispaced grid for all components of the prior."""
+    tokens = float(task.tokens)
+    null, relevant = _grid(task, min(digits, COARSE), digits)
+    time = locate(null, [(1.0, relevant)], tokens, digits).rule(digits)
+    null, relevant = _grid(task, digits, digits)
+    if time[0].size * relevant.weights.size > MOST_SHARED:
+        raise QuadratureError(f"prior: {digits:.1f} digits need too many race functions")
+    return race_of_points(null, [(1.0, relevant)], time, tokens)
+
+
+def _grid(task: Task, digits: float, reach: float) -> tuple[Points, Points]:
+    """One grid with the weights of the other tokens' law, and with those of the relevant one's."""
     weights, means, covariances = task.prior.components()
     kept = weights > 0
     variance = np.diagonal(covariances, axis1=1, axis2=2)[kept]
@@ -213,9 +227,9 @@ def _shared(task: Task, digits: float) -> tuple[float, float]:
     slope = (np.abs(means[kept]) + BULK * variance / np.sqrt(1 + variance)).max(axis=0)
     axes: list[Array] = []
     for f, sigma in enumerate(slope):
-        step, left, right = spacing(float(sigma), digits, task.tokens)
-        reach = max(left, right) * step * np.sqrt(1 + variance[:, f])
-        low, high = ((means[kept, f] + sign * reach) for sign in (-1, 1))
+        step, left, right = spacing(float(sigma), digits, task.tokens, reach)
+        edge = max(left, right) * step * np.sqrt(1 + variance[:, f])
+        low, high = ((means[kept, f] + sign * edge) for sign in (-1, 1))
         first, last = int(np.floor(low.min() / step)), int(np.ceil(high.max() / step))
         axes.append(step * np.arange(min(first, -left), max(last, right) + 1, dtype=np.float64))
     size = math.prod(len(x) for x in axes)
@@ -223,18 +237,14 @@ def _shared(task: Task, digits: float) -> tuple[float, float]:
         raise QuadratureError(f"prior: a shared grid of {digits:.1f} digits has {size:,} points")
     log_null, log_relevant = _densities(axes, task)
     # A point counts if its null or its relevant weight does, the former for each of so many tokens.
-    counts = np.maximum(log_null + np.log(task.tokens), log_relevant) > -np.log(10) * (digits + 1)
+    counts = np.maximum(log_null + np.log(task.tokens), log_relevant) > -np.log(10) * (reach + 1)
     log_null, log_relevant = log_null[counts], log_relevant[counts]
-    log_weight = log_relevant - log_null
-    none = np.empty((1, len(log_weight), 0))
+    log_weight = (log_relevant - log_null)[None]
+    none = np.empty((*log_weight.shape, 0))
     null, relevant = (
-        Points(log_weight[None], softmax(x)[None], none, none, none)
-        for x in (log_null, log_relevant)
+        Points(log_weight, softmax(x)[None], none, none, none) for x in (log_null, log_relevant)
     )
-    time = locate(null, [(1.0, relevant)], float(task.tokens), digits).rule(digits)
-    if time[0].size * len(log_weight) > MOST_SHARED:
-        raise QuadratureError(f"prior: {digits:.1f} digits need too many race functions")
-    return race_of_points(null, [(1.0, relevant)], time, float(task.tokens))
+    return null, relevant
 
 
 def _densities(axes: list[Array], task: Task) -> Rule:

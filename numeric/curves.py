@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numeric.bayes import bayes_risk
 from numeric.decay import Decay, fit_decay
 from numeric.errors import InputError
 from numeric.head_count import split_heads
@@ -116,6 +117,7 @@ def risk_curves(
     if not names or len(set(names)) < len(names):
         raise InputError("attentions", names, "different activations, at least one")
     minima: dict[str, tuple[Minimum, ...]] = {}
+    risks = [bayes_risk(_problem(task, quantity, float(x), 1)[0]) for x in where]
     for a, layer in enumerate(attentions):
         found: list[Minimum] = []
         for i, value in enumerate(where):
@@ -123,12 +125,19 @@ def risk_curves(
             here = replace(layer, heads=heads)
             begin = _begin(found, heads, value / where[i - 1] if quantity == "signal" else 1.0)
             found.append(
-                minimize_loss(problem, here, starts=starts, seed=seed, begin=begin, spectrum=False)
+                minimize_loss(
+                    problem,
+                    here,
+                    starts=starts,
+                    seed=seed,
+                    begin=begin,
+                    spectrum=False,
+                    bayes=risks[i],
+                )
             )
             if progress is not None:
                 progress((a * len(where) + i + 1) / (len(where) * len(attentions)))
         minima[layer.name] = tuple(found)
-    risks = [x.bayes for x in minima[names[0]]]
     bayes, errors = np.array([[x.value, x.error] for x in risks]).T
     return RiskCurves(quantity, where, bayes, errors, minima)
 

@@ -1,5 +1,6 @@
-"""How a positive quantity falls: least-squares fits of its logarithm, as an exponential or a power law."""
+"""How a positive quantity falls: least-squares fits of its logarithm, by exponentials and a power law."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ from numeric.quadrature import Array
 
 # Values are fitted while they exceed so many errors, and each is less than this part of the one before.
 SEEN, FALLS = 3.0, 0.8
+KINDS: dict[str, Callable[[Array], Array]]
 KINDS = {"exponential": lambda x: x, "gaussian": lambda x: x**2, "power": np.log}
 
 

@@ -3,10 +3,9 @@
 import inspect
 import os
 import tomllib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -20,15 +19,15 @@ from numeric.prior import (
     GaussianPrior,
     MixturePrior,
     Prior,
-    empirical,
     flipped_spike,
     isotropic,
 )
+from numeric.samples import empirical_prior, reason
+from numeric.signals import Signals
 from numeric.task import MOST_HEADS, Attention, State, Task
 from numeric.validate import (
     choices_words,
     one_of,
-    points,
     real_array,
     real_number,
     store,
@@ -135,6 +134,8 @@ class Experiment:
         A fixed start; it is completed by `State.check`.
     flow : FlowSettings
     sgd : SGDSettings
+    signals : Signals, optional
+        The samples whose leading features the prior describes.
 
     Raises
     ------
@@ -150,6 +151,7 @@ class Experiment:
     state: State | None = None
     flow: FlowSettings = FlowSettings()
     sgd: SGDSettings = SGDSettings()
+    signals: Signals | None = None
 
     def __post_init__(self) -> None:
         features = self.task.prior.features
@@ -193,7 +195,7 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
         path = Path(name_or_path)
         content = path.read_bytes()
     except (OSError, ValueError, TypeError) as error:  # a directory, a NUL in the path, no path
-        raise ExperimentError(label, "file", _reason(error), expected) from None
+        raise ExperimentError(label, "file", reason(error), expected) from None
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -227,24 +229,39 @@ def parse_experiment(
     try:
         entries = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError covers integers of too many digits
-        raise ExperimentError(file, "file", _reason(error), "TOML") from None
+        raise ExperimentError(file, "file", reason(error), "TOML") from None
 
+    whole: list[Signals] = []
     priors: dict[str, Callable[..., Prior]] = {
         "gaussian": GaussianPrior,
         "discrete": DiscretePrior,
         "mixture": MixturePrior,
-        "empirical": partial(_empirical, Path(directory)),
+        "empirical": partial(empirical_prior, Path(directory), whole),
         "isotropic": isotropic,
         "flipped-spike": flipped_spike,
     }
-    return _Table(file, "", entries).build(
-        partial(Experiment, name, path),
+    found = _Table(file, "", entries).build(
+        partial(_experiment, name, path),
         task=lambda task: task.build(Task, prior=lambda prior: prior.build_kind(priors)),
         attention=lambda attention: attention.build(_attention),
         state=lambda state: state.build(_state),
         flow=lambda flow: flow.build(FlowSettings),
         sgd=lambda sgd: sgd.build(SGDSettings),
     )
+    return replace(found, signals=whole[0]) if whole else found
+
+
+def _experiment(
+    name: str,
+    path: Path | None,
+    task: Task,
+    attention: Attention,
+    state: State | None = None,
+    flow: FlowSettings = FlowSettings(),
+    sgd: SGDSettings = SGDSettings(),
+) -> Experiment:
+    """Make an experiment of the tables that a file may have."""
+    return Experiment(name, path, task, attention, state, flow, sgd)
 
 
 class _Table:
@@ -356,45 +373,3 @@ def _state(m: object, r: object = None, b: object = None, v: object = None) -> S
         x if x is None else real_array(name, x, (heads,)) for name, x in (("b", b), ("v", v))
     )
     return State(alignments, overlaps, biases, values)
-
-
-def _empirical(directory: Path, file: object) -> DiscretePrior:
-    """Make the prior of the samples in a file."""
-    if not isinstance(file, str) or Path(file).suffix not in _READERS:
-        raise InputError("file", file, "the name of a .npy or .csv file of samples")
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            samples = _READERS[Path(file).suffix](directory / file)
-    except InputError:
-        raise
-    except Exception as error:
-        found = Verbatim(f"{file!r}: {_reason(error)}")
-        raise InputError("file", found, "a readable .npy or .csv file of samples") from None
-    return empirical(points("file", samples))
-
-
-def _read_npy(path: Path) -> object:
-    with path.open("rb") as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
-
-
-def _read_csv(path: Path) -> object:
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
-        if line.strip():
-            try:
-                rows.append([float(cell) for cell in line.split(",")])
-            except ValueError:
-                found = Verbatim(f"{line!r} in line {number} of {path.name}")
-                expected = "numbers separated by commas in every line, no header line"
-                raise InputError("file", found, expected) from None
-    return rows
-
-
-_READERS: dict[str, Callable[[Path], object]] = {".npy": _read_npy, ".csv": _read_csv}
-
-
-def _reason(error: Exception) -> Verbatim:
-    """Return the bare message of an error, as something that was found."""
-    words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return Verbatim(words[:1].lower() + words[1:])

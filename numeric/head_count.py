@@ -15,7 +15,7 @@ from numpy.polynomial.hermite_e import hermegauss
 
 from numeric.bayes import Risk, bayes_risk
 from numeric.decay import Decay, fit_decay
-from numeric.errors import InputError, QuadratureError, Verbatim
+from numeric.errors import InputError, Verbatim
 from numeric.loss import population_loss
 from numeric.minimum import Minimum, bayes_softmax_optimum, minimize_loss
 from numeric.prior import DiscretePrior, Prior
@@ -37,7 +37,7 @@ class HeadCount:
 
     Attributes
     ----------
-    heads : (n,) array of int
+    heads : (n,) array
     gaps, errors : (n,) arrays
         Least loss found above the Bayes risk, and its error.
     nodes : (n,) array
@@ -67,7 +67,9 @@ class HeadCount:
         return int(enough[0]) if len(enough) else None
 
     def __repr__(self) -> str:
-        gaps = ", ".join(f"{h}: {gap:.3g}" for h, gap in zip(self.heads, self.gaps, strict=True))
+        gaps = ", ".join(
+            f"{h:.0f}: {gap:.3g}" for h, gap in zip(self.heads, self.gaps, strict=True)
+        )
         return f"<HeadCount: gaps {gaps}>"
 
 
@@ -92,9 +94,9 @@ def head_count(
     most : int
         Largest number of heads.
     starts, seed : int
-        Random descents for each number of heads, beside those from the minimum of one head less with a heavy
-        head split in two, and for Bayes-softmax from Gauss nodes and from the closed form of a discrete
-        prior.
+        Random descents for each number of heads, beside those from the minimum of one head less with a
+        heavy head split in two, and for Bayes-softmax from Gauss nodes and from the closed form of a
+        discrete prior.
     progress : callable, optional
         Called with the fraction done.
 
@@ -112,11 +114,11 @@ def head_count(
     -----
     `derive.task` section 6; arXiv 2603.03993, section IV.
     """
-    most = whole_number("most", most, 1)
+    most, seed = whole_number("most", most, 1), whole_number("seed", seed, 0)
     if max_gap is not None:
         max_gap = real_number("max_gap", max_gap, positive=True)
     risk = bayes_risk(task)
-    heads = np.arange(1, most + 1)
+    heads = np.arange(1, most + 1, dtype=np.float64)
     gaps, errors, nodes = np.full((3, most), np.nan)
     minima: list[Minimum] = []
     for i, count in enumerate(heads):
@@ -138,6 +140,7 @@ def head_count(
             seed=int(children.generate_state(1)[0]),
             begin=begin,
             spectrum=False,
+            bayes=risk,
             residual=layer.kernel.NORMALIZATION != "pooled",
         )
         minima.append(found)
@@ -236,7 +239,7 @@ def _factorizations(count: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 
 def _closed_form(task: Task, count: int) -> list[State]:
-    """The Bayes estimator of a discrete prior, where there are heads enough; spare heads double others."""
+    """The Bayes estimator of a discrete prior, where there are heads enough; spare ones double others."""
     if not task.prior.is_discrete:
         return []
     state = bayes_softmax_optimum(task)

@@ -128,6 +128,7 @@ def minimize_loss(
     begin: Sequence[State] = (),
     residual: bool = True,
     spectrum: bool = True,
+    bayes: Risk | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> Minimum:
     """Search for the least population loss of an attention layer.
@@ -140,12 +141,14 @@ def minimize_loss(
         Number of random descents, in turn from signals of the prior and from normal alignments, and the
         seed of them all.
     begin : sequence of State
-        More states to descend from, such as the minimum of a similar task; no random ones are needed then.
+        More states to descend from, such as the minimum of a similar task; then `starts` may be 0.
     residual : bool
         Whether random descents start with r of some size (of rank one for pooled weights), or at r = 0.
     spectrum : bool
-        Whether Newton's method makes the best state precise and its spectrum is computed: for pooled weights
-        this takes longer than the descents.
+        Whether Newton's method makes the best state precise and its spectrum is computed: for pooled
+        weights this takes longer than the descents.
+    bayes : Risk, optional
+        The task's Bayes risk, where it is known already.
     progress : callable, optional
         Called with the fraction done.
 
@@ -166,7 +169,7 @@ def minimize_loss(
         whole_number("starts", starts, 0 if given else 1),
         whole_number("seed", seed, 0),
     )
-    risk = bayes_risk(task)
+    risk = bayes_risk(task) if bayes is None else bayes
     children = np.random.SeedSequence(seed).spawn(starts)
     count, ends = len(given) + starts, []
     found = np.full(count, np.inf)
@@ -191,22 +194,25 @@ def minimize_loss(
         ends.append(finer if finer is not None else (value, state))
     _, state = min(ends, key=lambda end: end[0])
     left = float(np.abs(state.r).max(initial=0.0))
-    still = replace(state, r=0 * state.r)
-    lost = (
-        evaluate(still, task, attention, DIGITS).value
-        - evaluate(state, task, attention, DIGITS).value
-    )
-    if lost <= SAME:
-        state = still
+    loss = population_loss(state, task, attention, TOLERANCE)
+    if left:
+        # Without r, unless that raises the loss by more than is known of it.
+        still = Coordinates(replace(state, r=0 * state.r), task, attention, attention.parameters)
+        end = _descend(still, FINE) or _descend(still, DIGITS)
+        lower = None if end is None else population_loss(end[1], task, attention, TOLERANCE)
+        if end is not None and lower is not None:
+            known = SAME + float(lower.error) + float(loss.error)
+            if float(lower.value) <= float(loss.value) + known:
+                state, loss = end[1], lower
     hessian = None
     if spectrum and not state.r.any():
         try:
             saddle = nearby_saddle(task, attention, state, range(features))
         except (FlowError, InputError, QuadratureError):
             saddle = None
-        if saddle is not None and saddle.loss <= found.min() + SAME:
+        if saddle is not None and saddle.loss <= float(loss.value) + SAME:
             state, hessian = saddle.state, saddle.spectrum
-    loss = population_loss(state, task, attention, TOLERANCE)
+            loss = population_loss(state, task, attention, TOLERANCE)
     stiffness = float(np.linalg.eigvalsh(loss.r).min())
     value, error = float(loss.value), float(loss.error)
     return Minimum(state, value, error, left, stiffness, hessian, risk, found)

@@ -125,7 +125,8 @@ class Outcomes:
         """Losses by the patterns' summaries, the most frequent one first."""
         names = [x.summary for x in self.patterns]
         return {
-            name: self.losses[[x == name for x in names]] for name, _ in Counter(names).most_common()
+            name: self.losses[[x == name for x in names]]
+            for name, _ in Counter(names).most_common()
         }
 
     def __repr__(self) -> str:

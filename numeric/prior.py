@@ -52,9 +52,11 @@ class Prior(ByValue, ABC):
 
     @cached_property
     def mean(self) -> FloatArray:
-        """Mean signal E theta, shape (F,)."""
+        """Mean signal E theta, shape (F,); what may be rounding in the sum is zero."""
         weights, means, _ = self.components()
-        return read_only(weights @ means)
+        mean = weights @ means
+        rounding = np.finfo(float).eps * len(weights) * (weights @ np.abs(means))
+        return read_only(np.where(np.abs(mean) > rounding, mean, 0.0))
 
     @cached_property
     def covariance(self) -> FloatArray:

@@ -1,8 +1,8 @@
 """Which heads can be removed: the exact loss after each, with and without training what is left.
 
-Heads are removed one by one, always the one whose loss costs least. An average over heads is one over those
-that are left; Bayes-softmax pools those that are left; head values stay as they are, unless they are
-trained again.
+Heads are removed one by one, always the one whose loss costs least. An average over heads is one over
+those that are left; Bayes-softmax pools those that are left; head values stay as they are, unless they
+are trained again.
 """
 
 from collections.abc import Callable
@@ -78,8 +78,8 @@ def prune_heads(
     task : Task
     attention : Attention
     retrain : bool
-        Whether b and v of the heads that are left are trained again, keys held fixed, after each removal and
-        before removals are compared. Where neither is trained there is nothing to retrain.
+        Whether b and v of the heads that are left are trained again, keys held fixed, before removals are
+        compared. Where neither is trained there is nothing to retrain.
     progress : callable, optional
         Called with the fraction done.
 
