@@ -2,7 +2,7 @@
 
 The rooms, from the input to the figure:
 
-experiment   an experiment file: TOML into validated dataclasses
+experiment   an experiment file: TOML into validated dataclasses; `samples`: files of samples
 prior        signal priors
 task         task, attention layer, state; `activation`: built-in and user-defined kernels
 quadrature   rules for Gaussian scores and the race time; `refine`: digits raised to a tolerance
@@ -17,15 +17,19 @@ spectrum     Hessian spectra at the origin and at any state, lifted to D dimensi
 saddles      the unspecialized saddle, partially specialized ones, minima; `ladder` of them with waiting
              times; `continuation` in any parameter, bifurcations and phase boundaries
 escape       the law of the first passage at every D; diffusion of the magnetization
-bayes        Bayes weight and Bayes risk; `minimum`: the least loss that an activation reaches beside it
+bayes        Bayes weight and Bayes risk; `minimum`: the least loss that an activation reaches beside it;
+             `curves` of both; `head_counts`: gaps against the number of heads; `decay`: their fits
+pruning      which heads can be removed; `outcomes`: what training from random keys finds
+signals      real samples and their leading features; `planting` of whole ones in noise
 sgd          finite-D stochastic gradient descent, `direct` on the keys or `reduced`, exact in law, to the
              order parameters (`compiled`: its loop); `descent` has what they share, `recording` and
              `checkpoint` follow groups of runs; `watch`: norms whose first passages are noted
 phases       durations of the phases from random keys, fitted against D
 checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
 run          the main job; `report` writes its files
-plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`
-cli          the command ``headflow``; `commands`, `spectrum_command`, `sgd_command` have what it computes
+plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`, `bayes_plots`
+cli          the command ``headflow`` with its `options`; `commands`, `spectrum_command`, `sgd_command`,
+             `bayes_command` and `plant_command` have what it computes
 errors       typed errors; `validate` checks arguments; `files` writes whole files
 
 `_generated` holds the kernels that `derive` writes; import them directly to reuse a formula. Nothing
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from numeric.alike import AlikeHessian, alike_hessian
     from numeric.bayes import Risk, bayes_posterior, bayes_risk, log_bayes_weight
     from numeric.continuation import Branch, follow_saddle, phase_boundary
+    from numeric.curves import RiskCurves, risk_curves
     from numeric.errors import (
         ExperimentError,
         FlowError,
@@ -52,12 +57,15 @@ if TYPE_CHECKING:
     from numeric.escape import EscapeLaw, escape_law, magnetization_diffusion
     from numeric.experiment import Experiment, example_names, load_experiment
     from numeric.flow import Flow, integrate_flow
+    from numeric.head_counts import HeadCount, gauss_nodes, head_count
     from numeric.hessian import FactorHessian, LossHessian, factor_hessian, loss_hessian
     from numeric.ladder import Rung, saddle_ladder
     from numeric.loss import Loss, population_loss
     from numeric.minimum import Minimum, bayes_softmax_optimum, minimize_loss
     from numeric.noise import initial_state, noise_matrix
+    from numeric.outcomes import Outcomes, Pattern, classify, training_outcomes
     from numeric.phases import Scaling, first_passages, fit_scaling, phase_watches, random_starts
+    from numeric.planting import Planting, plant_signals
     from numeric.prior import (
         DiscretePrior,
         GaussianPrior,
@@ -66,6 +74,7 @@ if TYPE_CHECKING:
         flipped_spike,
         isotropic,
     )
+    from numeric.pruning import Pruning, prune_heads
     from numeric.saddles import (
         Saddle,
         nearby_saddle,
@@ -74,6 +83,7 @@ if TYPE_CHECKING:
         unspecialized_saddle,
     )
     from numeric.sgd import SGDRuns, run_sgd
+    from numeric.signals import Signals, condensed, real_signals
     from numeric.spectrum import Spectrum, hessian_spectrum
     from numeric.task import Attention, State, Task
     from numeric.watch import Watch, feature_norms, mean_alignment, specialization
@@ -83,6 +93,7 @@ _ROOMS = {
     "alike": ("AlikeHessian", "alike_hessian"),
     "bayes": ("Risk", "bayes_posterior", "bayes_risk", "log_bayes_weight"),
     "continuation": ("Branch", "follow_saddle", "phase_boundary"),
+    "curves": ("RiskCurves", "risk_curves"),
     "escape": ("EscapeLaw", "escape_law", "magnetization_diffusion"),
     "errors": (
         "ExperimentError",
@@ -94,12 +105,16 @@ _ROOMS = {
     ),
     "experiment": ("Experiment", "example_names", "load_experiment"),
     "flow": ("Flow", "integrate_flow"),
+    "head_counts": ("HeadCount", "gauss_nodes", "head_count"),
     "hessian": ("FactorHessian", "LossHessian", "factor_hessian", "loss_hessian"),
     "ladder": ("Rung", "saddle_ladder"),
     "loss": ("Loss", "population_loss"),
     "phases": ("Scaling", "first_passages", "fit_scaling", "phase_watches", "random_starts"),
     "minimum": ("Minimum", "bayes_softmax_optimum", "minimize_loss"),
     "noise": ("initial_state", "noise_matrix"),
+    "outcomes": ("Outcomes", "Pattern", "classify", "training_outcomes"),
+    "planting": ("Planting", "plant_signals"),
+    "pruning": ("Pruning", "prune_heads"),
     "saddles": (
         "Saddle",
         "nearby_saddle",
@@ -108,6 +123,7 @@ _ROOMS = {
         "unspecialized_saddle",
     ),
     "sgd": ("SGDRuns", "run_sgd"),
+    "signals": ("Signals", "condensed", "real_signals"),
     "spectrum": ("Spectrum", "hessian_spectrum"),
     "prior": (
         "DiscretePrior",

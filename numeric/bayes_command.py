@@ -87,7 +87,7 @@ def minima(experiment: "Experiment", given: argparse.Namespace, progress: Progre
 
 def heads(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
     """Gaps to the Bayes risk against the number of heads."""
-    from numeric.head_count import head_count
+    from numeric.head_counts import head_count
 
     name = experiment.attention.name
     count = head_count(

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from numeric.curves import RiskCurves
-from numeric.head_count import HeadCount
+from numeric.head_counts import HeadCount
 from numeric.minimum import Minimum
 from numeric.outcomes import Outcomes
 from numeric.planting import Planting

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from numeric.bayes import bayes_risk
 from numeric.decay import Decay, fit_decay
 from numeric.errors import InputError
-from numeric.head_count import split_heads
+from numeric.head_counts import split_heads
 from numeric.minimum import Minimum, minimize_loss
 from numeric.prior import scaled
 from numeric.quadrature import Array

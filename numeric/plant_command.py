@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def plant(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
     """Compare SGD on whole samples with what their features predict."""
     from numeric.bayes import bayes_risk
-    from numeric.head_count import head_count
+    from numeric.head_counts import head_count
     from numeric.planting import plant_signals
     from numeric.run import kappa_of
     from numeric.spectrum import hessian_spectrum

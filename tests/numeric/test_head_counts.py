@@ -7,7 +7,7 @@ from scipy.optimize import minimize_scalar
 
 from numeric.bayes import bayes_risk
 from numeric.errors import InputError
-from numeric.head_count import gauss_nodes, head_count
+from numeric.head_counts import gauss_nodes, head_count
 from numeric.loss import population_loss
 from numeric.minimum import bayes_softmax_optimum
 from numeric.prior import (
