@@ -15,7 +15,7 @@ from scipy.special import xlogy
 from numeric.bayes import Risk, bayes_risk
 from numeric.errors import FlowError, InputError, QuadratureError
 from numeric.hessian import Coordinates
-from numeric.loss import evaluate, population_loss
+from numeric.loss import Loss, evaluate, population_loss
 from numeric.origin import at_rest
 from numeric.quadrature import Array
 from numeric.saddles import nearby_saddle
@@ -163,68 +163,70 @@ def minimize_loss(
     FlowError
         If no descent ends anywhere.
     """
-    features = task.prior.features
-    given = [state.single(attention, features) for state in begin]
-    starts, seed = (
-        whole_number("starts", starts, 0 if given else 1),
-        whole_number("seed", seed, 0),
-    )
+    if not isinstance(begin, Sequence) or not all(isinstance(x, State) for x in begin):
+        raise InputError("begin", begin, "a sequence of State")
+    states = [state.single(attention, task.prior.features) for state in begin]
+    starts = whole_number("starts", starts, 0 if states else 1)
+    children = np.random.SeedSequence(whole_number("seed", seed, 0)).spawn(starts)
+    states += [
+        _start(i, np.random.default_rng(child), task, attention, residual)
+        for i, child in enumerate(children)
+    ]
     risk = bayes_risk(task) if bayes is None else bayes
-    children = np.random.SeedSequence(seed).spawn(starts)
-    count, ends = len(given) + starts, []
-    found = np.full(count, np.inf)
-    for i in range(count):
-        if i < len(given):
-            state = given[i]
-        else:
-            k = i - len(given)
-            state = _start(k, np.random.default_rng(children[k]), task, attention, residual)
-        end = _descend(Coordinates(state, task, attention, attention.parameters), DIGITS)
+    found, ends = np.full(len(states), np.inf), []
+    for i, state in enumerate(states):
+        end = _descend(state, task, attention, DIGITS)
         if end is not None:
             found[i] = end[0]
             ends.append(end)
         if progress is not None:
-            progress((i + 1) / count)
+            progress((i + 1) / len(states))
     if not ends:
         raise FlowError("minimum: no descent ends")
     ends.sort(key=lambda end: end[0])
-    for value, state in ends[:BEST]:
-        layer = Coordinates(state, task, attention, attention.parameters)
-        finer = _descend(layer, FINE)
-        ends.append(finer if finer is not None else (value, state))
+    ends += [finer for _, state in ends[:BEST] if (finer := _descend(state, task, attention, FINE))]
     _, state = min(ends, key=lambda end: end[0])
     left = float(np.abs(state.r).max(initial=0.0))
     loss = population_loss(state, task, attention, TOLERANCE)
     if left:
-        # Without r, unless that raises the loss by more than is known of it.
-        still = Coordinates(replace(state, r=0 * state.r), task, attention, attention.parameters)
-        end = _descend(still, FINE) or _descend(still, DIGITS)
-        lower = None if end is None else population_loss(end[1], task, attention, TOLERANCE)
-        if end is not None and lower is not None:
-            known = SAME + float(lower.error) + float(loss.error)
-            if float(lower.value) <= float(loss.value) + known:
-                state, loss = end[1], lower
-    hessian = None
+        state, loss = _without_residual(state, loss, task, attention)
+    curvature = None
     if spectrum and not state.r.any():
         try:
-            saddle = nearby_saddle(task, attention, state, range(features))
+            saddle = nearby_saddle(task, attention, state, range(task.prior.features))
         except (FlowError, InputError, QuadratureError):
             saddle = None
         if saddle is not None and saddle.loss <= float(loss.value) + SAME:
-            state, hessian = saddle.state, saddle.spectrum
+            state, curvature = saddle.state, saddle.spectrum
             loss = population_loss(state, task, attention, TOLERANCE)
     stiffness = float(np.linalg.eigvalsh(loss.r).min())
     value, error = float(loss.value), float(loss.error)
-    return Minimum(state, value, error, left, stiffness, hessian, risk, found)
+    return Minimum(state, value, error, left, stiffness, curvature, risk, found)
 
 
-def _descend(layer: Coordinates, digits: float) -> tuple[float, State] | None:
+def _without_residual(
+    state: State, loss: Loss, task: Task, attention: Attention
+) -> tuple[State, Loss]:
+    """Where a descent without r ends, unless that raises the loss by more than is known of it."""
+    begin = replace(state, r=np.zeros_like(state.r))
+    end = _descend(begin, task, attention, FINE) or _descend(begin, task, attention, DIGITS)
+    if end is None:
+        return state, loss
+    still = population_loss(end[1], task, attention, TOLERANCE)
+    known = SAME + float(still.error) + float(loss.error)
+    return (end[1], still) if float(still.value) <= float(loss.value) + known else (state, loss)
+
+
+def _descend(
+    state: State, task: Task, attention: Attention, digits: float
+) -> tuple[float, State] | None:
     """Where a descent ends, and the loss there; None if it leaves what can be computed."""
+    layer = Coordinates(state, task, attention, attention.parameters)
     shape = layer.x.shape
 
     def loss_at(x: Array) -> tuple[float, Array]:
         rows = x.reshape(shape)
-        loss = evaluate(layer.at(rows), layer.task, layer.attention, digits)
+        loss = evaluate(layer.at(rows), task, attention, digits)
         return float(loss.value), layer.along(rows, loss).ravel()
 
     try:
