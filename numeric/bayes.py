@@ -44,8 +44,9 @@ GOLDEN = (np.sqrt(5) - 1) / 2
 # Race functions of all nets, and of a product rule.
 MOST_SAMPLED, MOST_RACED = 2e8, 2e7
 LEAST_DIGITS, MOST_DIGITS = 4.0, 13.0
-# Components from which on they share a grid, its points, and the race functions there.
-MANY, MOST_GRID, MOST_SHARED = 3, 8_000_000, 3e8
+# Laws above which they may share a grid, and above which they do without comparing; points of the grid,
+# and race functions there.
+MANY, COMPARED, MOST_GRID, MOST_SHARED = 3, 40, 8_000_000, 3e8
 # Digits of a grid that only locates the race.
 COARSE = 3.0
 # Deviations of a Gaussian component within which its bulk lies.
@@ -191,8 +192,10 @@ def bayes_risk(task: Task, tol: float = 1e-8) -> Risk:
 def _race(task: Task, digits: float) -> tuple[float, float]:
     """Return (A, B) by a product rule."""
     laws = list(_laws(task))
-    if len(laws) > MANY:  # one of them is that of the other tokens
-        return _shared(task, digits)
+    if len(laws) > MANY:
+        shared = math.prod(map(len, _axes(task, digits, digits)))
+        if len(laws) > COMPARED or shared < _each_size(task, laws, digits):
+            return _shared(task, digits)
     most, tokens = MOST_POINTS // len(laws), float(task.tokens)
     mix = [weight for weight, _, _ in laws[1:]]
     null, *relevant = (
@@ -220,18 +223,7 @@ def _shared(task: Task, digits: float) -> tuple[float, float]:
 
 def _grid(task: Task, digits: float, reach: float) -> tuple[Points, Points]:
     """One grid with the weights of the other tokens' law, and with those of the relevant one's."""
-    weights, means, covariances = task.prior.components()
-    kept = weights > 0
-    variance = np.diagonal(covariances, axis1=1, axis2=2)[kept]
-    # The log weight's slope is a posterior mean of the signal, at most that of the bulk of a component.
-    slope = (np.abs(means[kept]) + BULK * variance / np.sqrt(1 + variance)).max(axis=0)
-    axes: list[Array] = []
-    for f, sigma in enumerate(slope):
-        step, left, right = spacing(float(sigma), digits, task.tokens, reach)
-        edge = max(left, right) * step * np.sqrt(1 + variance[:, f])
-        low, high = ((means[kept, f] + sign * edge) for sign in (-1, 1))
-        first, last = int(np.floor(low.min() / step)), int(np.ceil(high.max() / step))
-        axes.append(step * np.arange(min(first, -left), max(last, right) + 1, dtype=np.float64))
+    axes = _axes(task, digits, reach)
     size = math.prod(len(x) for x in axes)
     if size > MOST_GRID:
         raise QuadratureError(f"prior: a shared grid of {digits:.1f} digits has {size:,} points")
@@ -245,6 +237,33 @@ def _grid(task: Task, digits: float, reach: float) -> tuple[Points, Points]:
         Points(log_weight, softmax(x)[None], none, none, none) for x in (log_null, log_relevant)
     )
     return null, relevant
+
+
+def _each_size(task: Task, laws: list[tuple[float, Array, Array]], digits: float) -> int:
+    """Points of a product rule for each law."""
+    size = 0
+    for _, mean, cov in laws:
+        sigma, axes = principal_axes(cov)
+        slope = _slope(mean, task, axes, sigma)
+        size += math.prod(len(gaussian_rule(float(s), digits, task.tokens)[0]) for s in slope)
+    return size
+
+
+def _axes(task: Task, digits: float, reach: float) -> list[Array]:
+    """Equispaced coordinates along each feature that cover all laws of xi."""
+    weights, means, covariances = task.prior.components()
+    kept = weights > 0
+    variance = np.diagonal(covariances, axis1=1, axis2=2)[kept]
+    # The log weight's slope is a posterior mean of the signal, at most that of the bulk of a component.
+    slope = (np.abs(means[kept]) + BULK * variance / np.sqrt(1 + variance)).max(axis=0)
+    axes: list[Array] = []
+    for f, sigma in enumerate(slope):
+        step, left, right = spacing(float(sigma), digits, task.tokens, reach)
+        edge = max(left, right) * step * np.sqrt(1 + variance[:, f])
+        low, high = ((means[kept, f] + sign * edge) for sign in (-1, 1))
+        first, last = int(np.floor(low.min() / step)), int(np.ceil(high.max() / step))
+        axes.append(step * np.arange(min(first, -left), max(last, right) + 1, dtype=np.float64))
+    return axes
 
 
 def _densities(axes: list[Array], task: Task) -> Rule:

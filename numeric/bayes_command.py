@@ -29,15 +29,19 @@ def minima(experiment: "Experiment", given: argparse.Namespace, progress: Progre
     sweeps = [(name, x) for name in SWEEPS if (x := getattr(given, name)) is not None]
     if sweeps:
         name, values = sweeps[0]
-        curves = risk_curves(
-            task,
-            layers,
-            name,
-            values,
-            starts=given.starts,
-            seed=given.seed,
-            progress=partial(progress, "minima"),
-        )
+        try:
+            curves = risk_curves(
+                task,
+                layers,
+                name,
+                values,
+                starts=given.starts,
+                seed=given.seed,
+                progress=partial(progress, "minima"),
+            )
+        except InputError as error:
+            named = f"--{name}" if error.name == "values" else error.name
+            raise InputError(named, error.found, error.expected) from None
         return _sweep(curves)
     found = {}
     for layer in layers:
@@ -109,7 +113,8 @@ def heads(experiment: "Experiment", given: argparse.Namespace, progress: Progres
     answer = (
         f"{needed} head{'s' * (needed != 1)} of {name}: the gap is at most {given.max_gap:g}"
         if needed is not None
-        else f"no {name} of up to {given.most} heads was found within {given.max_gap:g} of Bayes"
+        else f"no {name} of up to {len(count.heads)} heads was found within {given.max_gap:g} of Bayes"
+        + ("; more heads had stopped helping" if len(count.heads) < given.most else "")
     )
     lines = [
         f"Bayes risk = {count.bayes.value:.10g}   (error {count.bayes.error:.1e})",
@@ -168,7 +173,7 @@ def prune(experiment: "Experiment", given: argparse.Namespace, progress: Progres
             "",
             title,
             *table(rows),
-            f"removable at {given.cost:.3g} of the loss: {removable}",
+            f"removable at a rise of {given.cost:.3g}: the first {removable}",
         ]
     entries: dict[str, Any] = {"cost": given.cost}
     for name, x in found.items():

@@ -108,7 +108,7 @@ def pruning_figure(found: Mapping[str, Pruning], cost: float) -> Figure:
         left = len(x.losses) - np.arange(len(x.losses))
         ax.plot(left, x.losses, MARKERS[i] + "-", color=COLOURS[i], label=f"heads left {name}")
     full = next(iter(found.values())).losses[0]
-    ax.axhline((1 + cost) * full, color=GREY, linewidth=1, label=f"{cost:.3g} above the full loss")
+    ax.axhline((1 + cost) * full, color=GREY, linewidth=1, label=f"full loss + {100 * cost:.3g} %")
     ax.invert_xaxis()
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set_xlabel("heads left")

@@ -89,8 +89,8 @@ def risk_curves(
     values : (n,) array_like
         Increasing.
     starts, seed : int
-        Random descents at each value, see `minimize_loss`; one more goes on from the minimum at the value
-        before.
+        Random descents at each value, at r = 0 (see `minimize_loss`; `Minimum.stiffness` tells whether r
+        would help); one more goes on from the minimum at the value before.
     progress : callable, optional
         Called with the fraction done.
 
@@ -108,7 +108,7 @@ def risk_curves(
     if not len(where) or where[0] < 0 or (np.diff(where) <= 0).any():
         raise InputError("values", values, "increasing numbers >= 0, at least one")
     if quantity != "signal":
-        where = np.array([whole_number("values", x, 1) for x in where], dtype=float)
+        where = np.array([whole_number("values", x, 1) for x in np.asarray(values)], dtype=float)
     if not isinstance(attentions, Sequence) or not all(
         isinstance(x, Attention) for x in attentions
     ):
@@ -123,7 +123,8 @@ def risk_curves(
         for i, value in enumerate(where):
             problem, heads = _problem(task, quantity, float(value), layer.heads)
             here = replace(layer, heads=heads)
-            begin = _begin(found, heads, value / where[i - 1] if quantity == "signal" else 1.0)
+            grows = quantity == "signal" and i > 0 and where[i - 1] > 0
+            begin = _begin(found, heads, value / where[i - 1] if grows else 1.0)
             found.append(
                 minimize_loss(
                     problem,
@@ -132,6 +133,7 @@ def risk_curves(
                     seed=seed,
                     begin=begin,
                     spectrum=False,
+                    residual=False,
                     bayes=risks[i],
                 )
             )

@@ -25,8 +25,11 @@ from numeric.validate import real_number, whole_number
 
 # Nodes that stand for one Gaussian component of a prior of one feature.
 FINE = 120
+MOST_NODES = 30
 # By how much two heads that one is split into are moved apart.
 APART = 0.2
+# A search for a gap ends where so many more heads do not bring it below this part of what it was.
+PATIENCE, STALLED = 2, 0.97
 # Heads that are split in turn.
 SPLIT = 3
 
@@ -89,14 +92,15 @@ def head_count(
     ----------
     task : Task
     activation : str or derive.Attention
+        Bayes-softmax by default.
     max_gap : float, optional
-        Absolute gap at which to stop.
+        Absolute gap at which to stop; the search also ends where two more heads do not help.
     most : int
         Largest number of heads.
     starts, seed : int
-        Random descents for each number of heads, beside those from the minimum of one head less with a
-        heavy head split in two, and for Bayes-softmax from Gauss nodes and from the closed form of a
-        discrete prior.
+        Random descents, at r = 0, for each number of heads, beside those from the minimum of one head
+        less with a heavy head split in two, and for Bayes-softmax from Gauss nodes and from the closed form of
+        a discrete prior.
     progress : callable, optional
         Called with the fraction done.
 
@@ -141,13 +145,16 @@ def head_count(
             begin=begin,
             spectrum=False,
             bayes=risk,
-            residual=layer.kernel.NORMALIZATION != "pooled",
+            residual=False,
         )
         minima.append(found)
         gaps[i], errors[i] = found.gap, found.gap_error
         if progress is not None:
             progress(prod([count, count + 1]) / (most * (most + 1)))
         if max_gap is not None and gaps[i] + errors[i] <= max_gap:
+            break
+        before = gaps[: max(i + 1 - PATIENCE, 0)]
+        if max_gap is not None and len(before) and gaps[: i + 1].min() > STALLED * before.min():
             break
     done = slice(0, len(minima))
     return HeadCount(
@@ -175,7 +182,8 @@ def gauss_nodes(prior: Prior, count: int) -> DiscretePrior:
     Raises
     ------
     InputError
-        If the prior has another number of features, or fewer support points.
+        If the prior has another number of features, or fewer support points, or `count` exceeds 30 for
+        one that is not discrete.
     """
     count = whole_number("count", count, 1)
     if prior.features != 1:
@@ -184,8 +192,10 @@ def gauss_nodes(prior: Prior, count: int) -> DiscretePrior:
     z, share = hermegauss(FINE) if not prior.is_discrete else (np.zeros(1), np.ones(1))
     x = (means + np.sqrt(covariances[:, 0]) * z).ravel()
     w = np.outer(weights, share / share.sum()).ravel()
-    if count > len(np.unique(x[w > 0])):
-        raise InputError("count", count, "at most the number of support points")
+    most = len(np.unique(x[w > 0])) if prior.is_discrete else MOST_NODES
+    if count > most:
+        words = "the number of support points" if prior.is_discrete else "beyond, weights underflow"
+        raise InputError("count", count, f"at most {most} ({words})")
     # Lanczos' method with full orthogonalization: the Jacobi matrix of the measure.
     basis = [np.sqrt(w)]
     diagonal, side = [], []

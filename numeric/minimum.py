@@ -25,10 +25,14 @@ from numeric.validate import whole_number
 
 # Digits of the loss in all descents and in the end of the best ones, steps, and the largest coordinate.
 DIGITS, FINE, STEPS, FARTHEST = 7.0, 10.0, 400, 60.0
+# How often a descent begins again.
+ATTEMPTS = 4
 # How many of the best descents are followed to the end.
 BEST = 2
 # Sizes of random starts, in turn, and of rho in them.
 SIZES, RESIDUAL = (0.3, 1.0, 2.0), 0.3
+# Signals drawn for each head that starts at one.
+DRAWS = 16
 # Losses that count as the same.
 SAME = 1e-7
 TOLERANCE = 1e-10
@@ -138,8 +142,8 @@ def minimize_loss(
     task : Task
     attention : Attention
     starts, seed : int
-        Number of random descents, in turn from signals of the prior and from normal alignments, and the
-        seed of them all.
+        Number of random descents, in turn from signals of the prior, far from each other, and from normal
+        alignments, and the seed of them all.
     begin : sequence of State
         More states to descend from, such as the minimum of a similar task; then `starts` may be 0.
     residual : bool
@@ -163,6 +167,11 @@ def minimize_loss(
     FlowError
         If no descent ends anywhere.
     """
+    for name, flag in (("residual", residual), ("spectrum", spectrum)):
+        if not isinstance(flag, bool):
+            raise InputError(name, flag, "True or False")
+    if bayes is not None and not isinstance(bayes, Risk):
+        raise InputError("bayes", bayes, "a Risk, or None")
     if not isinstance(begin, Sequence) or not all(isinstance(x, State) for x in begin):
         raise InputError("begin", begin, "a sequence of State")
     states = [state.single(attention, task.prior.features) for state in begin]
@@ -223,29 +232,40 @@ def _descend(
     """Where a descent ends, and the loss there; None if it leaves what can be computed."""
     layer = Coordinates(state, task, attention, attention.parameters)
     shape = layer.x.shape
+    best, lowest = layer.x.ravel(), np.inf
+    if not best.size:
+        return float(evaluate(state, task, attention, digits).value), state
 
     def loss_at(x: Array) -> tuple[float, Array]:
+        nonlocal best, lowest
         rows = x.reshape(shape)
         loss = evaluate(layer.at(rows), task, attention, digits)
+        if float(loss.value) < lowest:
+            best, lowest = x.copy(), float(loss.value)
         return float(loss.value), layer.along(rows, loss).ravel()
 
-    try:
-        end = minimize(
-            loss_at,
-            layer.x.ravel(),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(-FARTHEST, FARTHEST)] * layer.x.size,
-            options={
-                "maxiter": STEPS,
-                "ftol": 10 ** (-digits - 3),
-                "gtol": 10 ** (-digits),
-                "maxcor": 20,
-            },
-        )
-    except (QuadratureError, FloatingPointError):
-        return None
-    return (float(end.fun), layer.at(end.x.reshape(shape))) if np.isfinite(end.fun) else None
+    for _ in range(ATTEMPTS):
+        before = lowest
+        try:
+            minimize(
+                loss_at,
+                best,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=[(-FARTHEST, FARTHEST)] * layer.x.size,
+                options={
+                    "maxiter": STEPS,
+                    "ftol": 10 ** (-digits - 3),
+                    "gtol": 10 ** (-digits),
+                    "maxcor": 20,
+                },
+            )
+            break
+        except (QuadratureError, FloatingPointError):
+            # A step went too far: begin again at the best state so far.
+            if not lowest < before:
+                break
+    return (lowest, layer.at(best.reshape(shape))) if np.isfinite(lowest) else None
 
 
 def _start(
@@ -257,11 +277,27 @@ def _start(
     # Pooled weights integrate over all dimensions of a token's scores: one residual one is enough.
     if attention.kernel.NORMALIZATION == "pooled":
         rho = rho[:, :1]
-    others = {}
-    if i % 2 == 0:
-        m = task.prior.sample(rng, heads)
-        if "b" in attention.parameters:
-            others["b"] = -(m**2).sum(axis=1) / 2 - np.log(heads)
-    else:
+    r = rho @ rho.T
+    if i % 2:
         m = SIZES[(i // 2) % len(SIZES)] * rng.standard_normal((heads, features))
-    return at_rest(State(m, rho @ rho.T, **others), task, attention)
+        return at_rest(State(m, r), task, attention)
+    m = _spread(task.prior.sample(rng, DRAWS * heads), heads, rng)
+    others = {}
+    if "b" in attention.parameters:
+        others["b"] = -(m**2).sum(axis=1) / 2 - np.log(heads)
+    state = State(m, r, **others)
+    if attention.kernel.NORMALIZATION == "none":
+        return at_rest(state, task, attention)
+    # Heads at signals take all attention there, whatever a background leaves them elsewhere.
+    return state.check(attention, features)
+
+
+def _spread(points: Array, count: int, rng: np.random.Generator) -> Array:
+    """Choose points that are far from each other: the next with a probability of its squared distance."""
+    chosen = [points[0]]
+    while len(chosen) < count:
+        distance = np.min([((points - x) ** 2).sum(axis=1) for x in chosen], axis=0)
+        total = distance.sum()
+        share = distance / total if total > 0 else np.full(len(points), 1 / len(points))
+        chosen.append(points[rng.choice(len(points), p=share)])
+    return np.array(chosen)

@@ -182,8 +182,10 @@ def bayes_options(
         "minima",
         "least loss of each activation, beside the Bayes risk",
         "Descents from many random starts over m, r, b and v; upper bounds of the least loss. A sweep "
-        "shows losses against signal strength, tokens or heads.",
-        "minima two-features --activations softmax b-softmax --signal 0.5 1 2 --plot risks.svg",
+        "shows losses against signal strength, tokens or heads. Columns: error of the gap; largest entry "
+        "of r; unstable directions of the Hessian; descents that end within 1e-6 of the least loss. The "
+        "minimizer itself is in the JSON.",
+        "minima two-features --activations softmax b-softmax --starts 2 --signal 0.5 1 2",
     )
     minima.add_argument(
         "--activations",
@@ -195,7 +197,7 @@ def bayes_options(
     minima.add_argument("--seed", type=int, default=0, help="of the starts (default: 0)")
     sweep = minima.add_mutually_exclusive_group()
     for name, kind, words in (
-        ("signal", float, "factors of all signals"),
+        ("signal", float, "factors of all amplitudes theta"),
         ("tokens", int, "numbers of tokens"),
         ("heads", int, "numbers of heads"),
     ):
@@ -203,8 +205,8 @@ def bayes_options(
     heads = add(
         "heads",
         "how many heads bring the least loss close to the Bayes risk",
-        "Losses of 1, 2, ... heads of the file's activation, by descents; the answer is an upper bound. "
-        "For Bayes-softmax, heads at the nodes of Gauss quadrature are shown beside it.",
+        "Losses of 1, 2, ... heads of the file's activation, whatever its number of heads, by descents; "
+        "the answer is an upper bound. For Bayes-softmax, heads at the nodes of Gauss quadrature are shown beside it.",
         "heads two-features-bayes --max-gap 0.05",
     )
     heads.add_argument(
@@ -221,7 +223,8 @@ def bayes_options(
         "prune",
         "which heads can be removed, and at what loss",
         "Heads are removed one by one, always the one whose loss costs least, with b and v as they are "
-        "and trained again.",
+        "and trained again, where there are any: greedy, so a better choice may exist. In JSON heads "
+        "count from 0.",
         "prune two-features --cost 0.05",
     )
     prune.add_argument(
@@ -241,7 +244,9 @@ def bayes_options(
         "features take part from three tenths of the head's largest alignment on.",
         "outcomes two-features --runs 8 --plot outcomes.svg",
     )
-    outcomes.add_argument("--runs", type=int, default=16, metavar="N", help="(default: 16)")
+    outcomes.add_argument(
+        "--runs", type=int, default=16, metavar="N", help="random keys (default: 16)"
+    )
     outcomes.add_argument(
         "--method",
         choices=("flow", "sgd"),

@@ -85,7 +85,8 @@ def classify(m: ArrayLike) -> Pattern:
         If they are not a finite matrix.
     """
     m = real_array("m", m, (None, None))
-    norms = np.linalg.norm(m, axis=1)
+    with np.errstate(over="ignore"):
+        norms = np.minimum(np.linalg.norm(m, axis=1), np.finfo(float).max)
     least = max(UNUSED * norms.max(initial=0.0), LEAST)
     heads = []
     for row, norm in zip(m, norms, strict=True):
@@ -184,6 +185,7 @@ def training_outcomes(
         pooled = attention.kernel.NORMALIZATION == "pooled" and attention.heads >= MANY
         method = "sgd" if pooled else "flow"
     method = one_of("method", method, ("flow", "sgd"))
+    workers = whole_number("workers", workers, 1)
     risk = bayes_risk(task)
     states = random_starts(task, attention, eta, dimension, seed, runs)
     if method == "sgd":

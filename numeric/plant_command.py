@@ -17,7 +17,7 @@ def plant(experiment: "Experiment", given: argparse.Namespace, progress: Progres
     """Compare SGD on whole samples with what their features predict."""
     from numeric.bayes import bayes_risk
     from numeric.head_counts import head_count
-    from numeric.planting import plant_signals
+    from numeric.planting import plant_signals, predictable
     from numeric.run import kappa_of
     from numeric.spectrum import hessian_spectrum
 
@@ -26,6 +26,7 @@ def plant(experiment: "Experiment", given: argparse.Namespace, progress: Progres
         found = Verbatim(type(task.prior).__name__)
         raise InputError("task.prior", found, 'kind = "empirical" with a number of features')
     flow, settings = experiment.flow, experiment.sgd
+    task = task.with_prior(predictable(task.prior))
     planted = plant_signals(
         signals,
         attention,

@@ -17,10 +17,13 @@ from numeric.phases import random_starts
 from numeric.prior import Prior
 from numeric.quadrature import Array
 from numeric.sgd import run_sgd
-from numeric.signals import Signals
+from numeric.signals import Signals, condensed
 from numeric.task import Attention, Task
 from numeric.validate import real_number, whole_number
 from numeric.watch import feature_norms
+
+# Components of a prior that a flow can afford, and Gaussians instead of more.
+MANY, COMPONENTS = 32, 8
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,13 +51,14 @@ class Planting:
     def order_right(self) -> NDArray[np.bool_]:
         """Whether features pass in the predicted order, in each run: (runs,).
 
-        Features of which neither passes do not count.
+        Features that pass neither here nor there do not count; some feature must pass.
         """
         one, other = (
             np.sign(x[:, :, None] - x[:, None])
             for x in map(_finite, (self.predicted, self.observed))
         )
-        return np.asarray((one == other).all(axis=(1, 2)))
+        passed = np.isfinite(self.observed).any(axis=1)
+        return np.asarray((one == other).all(axis=(1, 2)) & passed)
 
     @property
     def ratios(self) -> Array:
@@ -94,8 +98,8 @@ def plant_signals(
         L, and the token dimension D: at least the numbers of a sample, plus heads.
     tau_max : float
     prior : Prior, optional
-        Law of the features for the prediction; by default every sample counts. A condensed one is faster
-        (`condensed`).
+        Law of the features for the prediction; by default that of all samples, `condensed` to eight
+        Gaussians where there are more than 32: the flow's cost grows with their number.
     eta, kappa : float
         Keys ``N(0, eta^2 I / D)``, and the noise ``gamma D / N_b`` of the simulation; the prediction is
         for small steps.
@@ -123,7 +127,7 @@ def plant_signals(
     tau_max = real_number("tau_max", tau_max, positive=True)
     size = signals.amplitudes.shape[1]
     dimension = whole_number("dimension", dimension, size + attention.heads)
-    law = signals.prior if prior is None else prior
+    law = predictable(signals.prior) if prior is None else prior
     if not isinstance(law, Prior) or law.features != signals.features:
         raise InputError("prior", law, f"a prior of {signals.features} features")
     whole, seen = Task(tokens, signals.whole), Task(tokens, law)
@@ -152,6 +156,12 @@ def plant_signals(
         tell("prediction", (i + 1) / len(predicted))
     samples = int(found.samples[-1])
     return Planting(predicted, found.passages, tau_max, found.kappa, dimension, samples)
+
+
+def predictable(prior: Prior) -> Prior:
+    """Return a prior, or a condensed one where it has too many components for a flow."""
+    many = len(prior.components()[0]) > MANY
+    return condensed(prior, COMPONENTS) if many and prior.is_discrete else prior
 
 
 def _finite(times: Array) -> Array:

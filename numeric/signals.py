@@ -5,6 +5,7 @@ amplitudes along these; a simulation that plants whole samples in noise takes al
 also the weaker ones that the theory leaves out.
 """
 
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,9 @@ from numeric.prior import DiscretePrior, MixturePrior, Prior, empirical
 from numeric.quadrature import Array
 from numeric.task import State
 from numeric.validate import points, read_only, real_number, whole_number
+
+# Variances along the first direction; beyond, squares lose their digits.
+LEAST = 1e-200
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,6 +122,9 @@ def real_signals(
         raise InputError("centred", centred, "True or False")
     mean = data.mean(axis=0) if centred else np.zeros(size)
     data = data - mean
+    # In units of the largest number, whose square might overflow.
+    unit = float(np.abs(data).max()) or 1.0
+    data = data / unit
     moment = data.T @ data / count
     values, axes = np.linalg.eigh((moment + moment.T) / 2)
     values, axes = values[::-1].clip(0), axes[:, ::-1]
@@ -126,15 +133,18 @@ def real_signals(
         raise InputError("features", features, f"at most {rank}, the rank of the samples")
     signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(size)])
     axes = axes * signs
-    scale = 1.0
+    factor = unit
     if variance is not None:
-        scale = float(np.sqrt(real_number("variance", variance, positive=True) / values[0]))
+        factor = float(np.sqrt(real_number("variance", variance, positive=True) / values[0]))
+    if not LEAST < factor**2 * values[0] < 1 / LEAST:
+        found = Verbatim(f"a variance of {factor * float(np.sqrt(values[0])):.3g}^2")
+        raise InputError("samples", found, f"variances from {LEAST:g} to {1 / LEAST:g}")
     return Signals(
         read_only(mean),
-        scale,
+        factor / unit,
         read_only(axes),
-        read_only(scale**2 * values),
-        read_only(scale * (data @ axes)),
+        read_only(factor**2 * values),
+        read_only(factor * (data @ axes)),
         features,
     )
 
@@ -167,9 +177,12 @@ def condensed(prior: Prior, components: int, *, seed: int = 0) -> MixturePrior:
     components = whole_number("components", components, 1)
     weights, support, _ = prior.components()
     rng = np.random.default_rng(whole_number("seed", seed, 0))
-    # Clustering knows no weights: points stand for as many draws as they are likely.
-    draws = support if np.ptp(weights) == 0 else prior.sample(rng, 20 * len(support))
-    centres, _ = kmeans2(draws, min(components, len(support)), minit="++", rng=rng)
+    different = np.unique(support[weights > 0], axis=0)
+    if components >= len(different) or not prior.features:
+        centres = different[:1] if not prior.features else different
+    else:
+        with warnings.catch_warnings(action="ignore"):  # a cluster may end up empty
+            centres, _ = kmeans2(different, components, minit="++", rng=rng)
     label = ((support[:, None] - centres) ** 2).sum(axis=2).argmin(axis=1)
     kept = [k for k in range(len(centres)) if weights[label == k].sum() > 0]
     share = np.array([weights[label == k].sum() for k in kept])

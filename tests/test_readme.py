@@ -25,9 +25,14 @@ def test_example_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_experiment_file_in_the_readme_loads() -> None:
+    from numeric.errors import ExperimentError
     from numeric.experiment import parse_experiment
 
-    text, own = re.findall(r"```toml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    text, own, real = re.findall(
+        r"```toml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
+    )
     assert parse_experiment(text, "readme").attention.heads == 4
+    with pytest.raises(ExperimentError, match=r"digits\.npy"):
+        parse_experiment(real, "readme")
     task, _, _ = text.partition("[attention]")
     assert parse_experiment(task + own, "readme").attention.name == "user-defined"

@@ -1,12 +1,14 @@
 """The Bayes weight of a position against mpmath quadrature, down to a prior without width."""
 
+import math
+
 import mpmath as mp
 import numpy as np
 import pytest
 import sympy as sp
 
-from derive.bayes import bayes_module, gaussian_log_weight
-from derive.symbols import mu_f, nu_f, theta, xi
+from derive.bayes import bayes_module, gaussian_log_weight, strong_spike_risk
+from derive.symbols import L, mu_f, nu_f, theta, xi
 from numeric._generated import bayes
 
 FORMULA = gaussian_log_weight()
@@ -83,6 +85,35 @@ def test_the_weight_is_normalized_over_tokens_without_signal() -> None:
 def test_kernel_broadcasts_and_states_its_domain() -> None:
     found = bayes.log_weight(np.zeros((4, 1, 3)), np.zeros((2, 1)), np.float64(0.0))
     assert found.shape == (4, 2, 3)
-    (kernel,) = bayes_module().kernels
+    kernel, *_ = bayes_module().kernels
     assert [a.name for a in kernel.inputs] == ["xi", "mu", "nu"]
     assert kernel.domain == "nu >= 0"
+
+
+def test_strong_spikes_against_mpmath() -> None:
+    """Two tokens: ``E 1/(1 + exp(g))``, g ~ N(nu, 2 nu); each term improves as a power of 1/nu."""
+    for nu in (100, 400, 1600):
+        with mp.workdps(30):
+
+            def integrand(g: mp.mpf, nu: int = nu) -> mp.mpf:
+                return mp.sech(g / 2) * mp.exp(-(g**2) / (4 * nu))
+
+            total = 2 * mp.quad(integrand, [0, 5, 20, 60, 150])
+            exact = mp.exp(-mp.mpf(nu) / 4) * total / (4 * mp.sqrt(nu * mp.pi))
+        formula = strong_spike_risk().subs({L: 2, nu_f: nu}).evalf(30)
+        # The first term that is left out: E_8 (pi^2/(4 nu))^4 / 4!, E_8 = 1385.
+        left_out = 1385 * (math.pi**2 / (4 * nu)) ** 4 / 24
+        assert abs(formula / exact - 1) < 1.5 * left_out
+        assert abs(formula / exact - 1) > 0.1 * left_out
+
+
+def test_linear_head_on_a_spike() -> None:
+    """Least over (m, v) of ``1 - 2 v (1 + m t) + v^2 ((1 + m t)^2 + L m^2 + L - 1)``."""
+    m, v, t = sp.symbols("m v t", positive=True)
+    loss = 1 - 2 * v * (1 + m * t) + v**2 * ((1 + m * t) ** 2 + L * m**2 + L - 1)
+    best = loss.subs(v, (1 + m * t) / ((1 + m * t) ** 2 + L * m**2 + L - 1))
+    at = best.subs(m, t * (L - 1) / L)
+    risk = bayes_module().kernels[2].outputs[0].expression
+    assert sp.simplify(at - risk.subs(nu_f, t**2)) == 0
+    assert sp.simplify(sp.diff(best, m).subs(m, t * (L - 1) / L)) == 0
+    assert sp.limit(risk * nu_f / L, nu_f, sp.oo).subs(L, 5) == 1

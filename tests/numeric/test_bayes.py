@@ -339,6 +339,7 @@ def test_a_shared_grid_is_the_same(
     prior: Prior, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("numeric.bayes.MANY", 0)
+    monkeypatch.setattr("numeric.bayes.COMPARED", 0)
     shared = bayes_risk(Task(tokens, prior))
     monkeypatch.setattr("numeric.bayes.MANY", 1000)
     each = bayes_risk(Task(tokens, prior))

@@ -129,7 +129,7 @@ def test_refusals(signs: Path, real: Path, capsys: Capture) -> None:
     assert "--activations" in refused(capsys, "minima", signs, "--activations", "linear", "linear")
     assert "activation: found 'relu'" in refused(capsys, "minima", signs, "--activations", "relu")
     assert "starts: " in refused(capsys, "minima", signs, "--starts", -1)
-    assert "values: " in refused(capsys, "minima", signs, "--signal", 2, 1)
+    assert "--signal: " in refused(capsys, "minima", signs, "--signal", 2, 1)
     assert "max_gap: " in refused(capsys, "heads", signs, "--max-gap", -1)
     assert "most: " in refused(capsys, "heads", signs, "--most", 0)
     assert "cost: " in refused(capsys, "prune", signs, "--cost", -1)
