@@ -99,8 +99,8 @@ def head_count(
         Largest number of heads.
     starts, seed : int
         Random descents, at r = 0, for each number of heads, beside those from the minimum of one head
-        less with a heavy head split in two, and for Bayes-softmax from Gauss nodes and from the closed form of
-        a discrete prior.
+        less with a heavy head split in two, and for Bayes-softmax from Gauss nodes and from the closed
+        form of a discrete prior.
     progress : callable, optional
         Called with the fraction done.
 
