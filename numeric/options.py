@@ -206,8 +206,8 @@ def bayes_options(
         "heads",
         "how many heads bring the least loss close to the Bayes risk",
         "Losses of 1, 2, ... heads of the file's activation, whatever its number of heads, by descents; "
-        "the answer is an upper bound. For Bayes-softmax, heads at the nodes of Gauss quadrature are shown "
-        "beside it.",
+        "the answer is an upper bound. For Bayes-softmax, heads at the nodes of Gauss quadrature are "
+        "shown beside it.",
         "heads two-features-bayes --max-gap 0.05",
     )
     heads.add_argument(
