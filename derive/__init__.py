@@ -15,6 +15,7 @@ hessian     Hessian at the origin by head sector; growth rates
 single_head closed forms of one head on a fixed spike
 noise       the noise matrix of finite steps where one race suffices
 bayes       the Bayes weight of a position
+query       one query recovering a signal: the objective by symmetry; `query_expansion` in powers of beta
 spec        the frozen kernel spec: what crosses to the numeric side
 emit        kernels written as NumPy source into ``numeric/_generated``; drift
 document    the derivation as Markdown with LaTeX, or as plain text; `landau_document` has the sections on

@@ -26,6 +26,7 @@ from derive.gradient import gradient_module
 from derive.hessian import origin_kernels
 from derive.loss import race_module, score_gradient_kernel, weight_kernel
 from derive.noise import noise_module
+from derive.query import query_module
 from derive.spec import Kernel, Module
 from derive.stable import log_softplus, softplus
 
@@ -122,7 +123,7 @@ def activation_module(attention: Attention) -> Module:
 
 def all_modules() -> tuple[Module, ...]:
     """Derive all built-in modules from nothing."""
-    shared = (race_module(), gradient_module(), noise_module(), bayes_module())
+    shared = (race_module(), gradient_module(), noise_module(), bayes_module(), query_module())
     return shared + tuple(activation_module(a) for a in ACTIVATIONS.values())
 
 

@@ -25,6 +25,8 @@ sgd          finite-D stochastic gradient descent, `direct` on the keys or `redu
              order parameters (`compiled`: its loop); `descent` has what they share, `recording` and
              `checkpoint` follow groups of runs; `watch`: norms whose first passages are noted
 phases       durations of the phases from random keys, fitted against D
+query        one query recovering a signal: exact objective, flow on the sphere; `query_sgd`: stochastic
+             gradient ascent, on all coordinates or on the alignment alone
 checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
 run          the main job; `report` writes its files
 plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`, `bayes_plots`
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
         isotropic,
     )
     from numeric.pruning import Pruning, prune_heads
+    from numeric.query import Objective, QueryFlow, QueryTask, query_flow, query_objective
+    from numeric.query_sgd import QueryRuns, Steps, run_query
     from numeric.saddles import (
         Saddle,
         nearby_saddle,
@@ -115,6 +119,8 @@ _ROOMS = {
     "outcomes": ("Outcomes", "Pattern", "classify", "training_outcomes"),
     "planting": ("Planting", "plant_signals"),
     "pruning": ("Pruning", "prune_heads"),
+    "query": ("Objective", "QueryFlow", "QueryTask", "query_flow", "query_objective"),
+    "query_sgd": ("QueryRuns", "Steps", "run_query"),
     "saddles": (
         "Saddle",
         "nearby_saddle",

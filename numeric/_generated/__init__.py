@@ -1,6 +1,6 @@
 """Generated kernels; the activations by name. Written by `headflow derive --write`."""
 
-from numeric._generated import b_softmax, bayes, erf, linear, noise, order_parameters, race, softmax, softmax_1, softmax_v, softplus
+from numeric._generated import b_softmax, bayes, erf, linear, noise, order_parameters, query, race, softmax, softmax_1, softmax_v, softplus
 
 ACTIVATIONS = {
     "softmax": softmax,
@@ -12,4 +12,4 @@ ACTIVATIONS = {
     "softplus": softplus,
 }
 
-__all__ = ['ACTIVATIONS', 'b_softmax', 'bayes', 'erf', 'linear', 'noise', 'order_parameters', 'race', 'softmax', 'softmax_1', 'softmax_v', 'softplus']
+__all__ = ['ACTIVATIONS', 'b_softmax', 'bayes', 'erf', 'linear', 'noise', 'order_parameters', 'query', 'race', 'softmax', 'softmax_1', 'softmax_v', 'softplus']
