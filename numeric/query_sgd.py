@@ -9,6 +9,10 @@ squared norm ``sigma^2 |a|^2 chi^2_{d-2}``, each ``z_i = (a_i / |a|^2) O + e_i``
 independent of O with covariance ``sigma^2 (1 - a a^T / |a|^2)`` over tokens: along O they are drawn, and
 across it only ``|sum_i c_i e_i|^2 = sigma^2 (|c|^2 - (a.c)^2 / |a|^2) chi^2_{d-3}`` counts. A step costs
 as much as there are tokens, whatever d.
+
+For comparison, classical subspace tracking on the same tokens: Oja's rule, whose gradient is
+``sum_i (q.x_i) x_i / n``, and the power method, which replaces q by it. Their reduced steps need only
+``|sum_i Y_i z_i|^2 = sigma^2 |Y|^2 chi^2_{d-2}``.
 """
 
 from collections.abc import Callable
@@ -25,6 +29,7 @@ from numeric.query import QueryTask
 from numeric.validate import one_of, real_array, real_number, whole_number
 
 RECORDINGS = 101
+RULES = ("softmax", "oja", "power")
 # Normals that are drawn at a time, unless a step needs more.
 BLOCK = 2**20
 MOST_NUMBERS = 100_000_000
@@ -96,6 +101,7 @@ def run_query(
     alpha: ArrayLike | None = None,
     seed: int = 0,
     method: str = "reduced",
+    rule: str = "softmax",
     progress: Callable[[float], object] | None = None,
 ) -> QueryRuns:
     """Run stochastic gradient ascent of the query.
@@ -113,6 +119,8 @@ def run_query(
         Alignment at the start; by default that of a random query.
     method : {"reduced", "direct"}
         The alignment alone, or all d coordinates; the same law.
+    rule : {"softmax", "oja", "power"}
+        The ascent of J, Oja's rule with the same step sizes, or the power method, without any.
     progress : callable, optional
         Called with the fraction done.
 
@@ -126,7 +134,7 @@ def run_query(
         If an argument is out of range.
     """
     runs, seed = whole_number("runs", runs, 1), whole_number("seed", seed, 0)
-    method = one_of("method", method, ("reduced", "direct"))
+    method, rule = one_of("method", method, ("reduced", "direct")), one_of("rule", rule, RULES)
     if method == "reduced":
         whole_number("dimension", task.dimension, 4)
     if not isinstance(schedule, Steps):
@@ -162,9 +170,11 @@ def run_query(
         for k in range(count):
             gamma = schedule(first + k)
             if q is None:
-                now = _reduced_step(task, now, gamma, normals[k], signs[k], chi[k])
+                reduced = _reduced_step if rule == "softmax" else _reduced_tracking
+                size_of = gamma if rule != "power" else np.inf
+                now = reduced(task, now, size_of, normals[k], signs[k], chi[k])
             else:
-                q = _direct_step(task, q, gamma, normals[k], signs[k])
+                q = _direct_step(task, q, gamma, normals[k], signs[k], rule)
                 now = q[:, 0]
             result[:, recorded == first + k + 1] = now[:, None]
         if progress is not None:
@@ -199,10 +209,16 @@ def _lifted(alpha: float, task: QueryTask) -> Array:
     return q
 
 
-def _direct_step(task: QueryTask, q: Array, gamma: float, normals: Array, signs: Array) -> Array:
+def _direct_step(
+    task: QueryTask, q: Array, gamma: float, normals: Array, signs: Array, rule: str
+) -> Array:
     """One step of queries q (runs, d)."""
     x = task.sigma * normals
     x[:, : task.informative, 0] += task.theta * signs
+    if rule != "softmax":
+        gradient = np.einsum("rn,rnd->rd", np.einsum("rnd,rd->rn", x, q), x) / task.tokens
+        q = gradient if rule == "power" else q + gamma * gradient
+        return q / np.linalg.norm(q, axis=1, keepdims=True)
     a = softmax(task.beta * np.einsum("rnd,rd->rn", x, q), axis=1)
     o = np.einsum("rn,rnd->rd", a, x)
     c = a * (np.einsum("rnd,rd->rn", x, o) - (o**2).sum(axis=1, keepdims=True))
@@ -237,5 +253,21 @@ def _reduced_step(
     beyond = along**2 + task.sigma**2 * rest * chi[:, 1]
     rate = gamma * task.beta
     u, v = alpha + rate * dot(c, x), across + rate * dot(c, w)
+    result: Array = u / np.sqrt(u**2 + v**2 + rate**2 * beyond)
+    return result
+
+
+def _reduced_tracking(
+    task: QueryTask, alpha: Array, gamma: float, normals: Array, signs: Array, chi: Array
+) -> Array:
+    """One step of Oja's rule, or of the power method if gamma is infinite; see `_reduced_step`."""
+    across = np.sqrt(np.maximum(1 - alpha**2, 0.0))
+    x, w = (task.sigma * normals[:, k] for k in range(2))
+    x[:, : task.informative] += task.theta * signs
+    y = alpha[:, None] * x + across[:, None] * w
+    old, rate = (1.0, gamma / task.tokens) if np.isfinite(gamma) else (0.0, 1.0)
+    u = old * alpha + rate * (y * x).sum(axis=1)
+    v = old * across + rate * (y * w).sum(axis=1)
+    beyond = task.sigma**2 * (y**2).sum(axis=1) * chi[:, 0]
     result: Array = u / np.sqrt(u**2 + v**2 + rate**2 * beyond)
     return result

@@ -1,7 +1,7 @@
 """Stochastic gradient ascent of the query: reduced against direct in law, drift against the flow.
 
-Kolmogorov-Smirnov tests: 12 of which none may fall below p = 1e-7, and 6 |z| < 5.5: false alarms below
-2e-6 (seeds are fixed).
+Kolmogorov-Smirnov tests: 20 of which none may fall below p = 1e-7, and 6 |z| < 5.5: false alarms below
+3e-6 (seeds are fixed).
 """
 
 import numpy as np
@@ -27,6 +27,22 @@ def test_reduced_is_direct_in_law(task: QueryTask) -> None:
     two = run_query(task, schedule, steps=steps, runs=2000, alpha=0.4, seed=2, method="direct")
     for k in range(3):
         assert ks_2samp(one.alpha[:, k], two.alpha[:, k]).pvalue > 1e-7
+
+
+@pytest.mark.parametrize("rule", ["oja", "power"])
+def test_tracking_is_direct_in_law(rule: str) -> None:
+    for task in (TASKS[1], TASKS[3]):
+        how = {"steps": [1, 8], "runs": 1000, "alpha": 0.3, "rule": rule}
+        one = run_query(task, Steps(0.5), seed=1, **how)  # type: ignore[arg-type]
+        two = run_query(task, Steps(0.5), seed=2, method="direct", **how)  # type: ignore[arg-type]
+        for k in range(2):
+            assert ks_2samp(one.alpha[:, k], two.alpha[:, k]).pvalue > 1e-7
+
+
+def test_oja_finds_the_direction_of_largest_variance() -> None:
+    task = QueryTask(50, 50, 20, 2.0, 1.0)
+    found = run_query(task, Steps(2.0, 10.0, 1.0), steps=400, runs=5, rule="oja")
+    assert (np.abs(found.alpha[:, -1]) > 0.97).all()
 
 
 def test_a_wrong_law_is_seen() -> None:
@@ -89,6 +105,7 @@ def test_step_sizes() -> None:
         ("steps", [3, 2]),
         ("alpha", 1.5),
         ("method", "magic"),
+        ("rule", "magic"),
         ("schedule", 0.1),
     ],
 )
