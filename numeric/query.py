@@ -47,6 +47,9 @@ class QueryTask:
         Noise of each coordinate, > 0: 1, or ``d^(-1/2)``.
     shared : bool
         Whether all informative tokens have one sign; else each has its own.
+    spread : float
+        c >= 0: each token is multiplied by ``1 + c xi / sqrt d`` with a standard normal xi of its own, a
+        perturbation that breaks the symmetry of equal norms.
 
     Raises
     ------
@@ -61,6 +64,7 @@ class QueryTask:
     beta: float
     sigma: float = 1.0
     shared: bool = False
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.shared, bool):
@@ -73,6 +77,7 @@ class QueryTask:
             theta=real_number("theta", self.theta, minimum=0),
             beta=real_number("beta", self.beta, minimum=0),
             sigma=real_number("sigma", self.sigma, positive=True),
+            spread=real_number("spread", self.spread, minimum=0),
         )
 
     @property
@@ -154,7 +159,9 @@ def _integrals(task: QueryTask, alpha: float, digits: float) -> Array:
     n = float(task.tokens)
     signs: Sequence[tuple[int, ...]] = ((1,), (-1,)) if task.shared else ((1, -1),)
     z, _ = gaussian_rule(task.beta * task.sigma, 3.0, n, digits)
+    scales = _scales(task, digits)[0]
     far = task.beta * (task.theta * abs(alpha) + task.sigma * float(np.abs(z).max()))
+    far *= float(np.abs(scales).max())
     low, high = -far - 5, far + np.log(n) + 2.5 * digits + 5
     coarse = np.linspace(low, high, int(np.clip(3 * (high - low), 96, 20_000)))
     null, others = _means(task, alpha, coarse, signs, LEAST_DIGITS)
@@ -171,6 +178,17 @@ def _integrals(task: QueryTask, alpha: float, digits: float) -> Array:
     return total / len(others)
 
 
+def _scales(task: QueryTask, digits: float) -> tuple[Array, Array]:
+    """Nodes and weights of a token's factor."""
+    if task.spread == 0:
+        return np.ones(1), np.ones(1)
+    size = task.spread / np.sqrt(task.dimension)
+    # The weight exp(beta Y) varies with the factor as fast as the largest Y times beta.
+    reach = task.beta * (task.theta + task.sigma * np.sqrt(2 * np.log(10) * digits))
+    z, weights = gaussian_rule(max(size * reach, 0.3), digits, float(task.tokens))
+    return 1 + size * z, weights
+
+
 def _survival(task: QueryTask, g_0: Array, g_i: Array) -> Array:
     log = task.nuisance * np.log1p(-g_0) + task.informative * np.log1p(-g_i)
     return np.exp(np.maximum(log, -700.0))
@@ -183,13 +201,24 @@ def _means(
 
     The latter for each of `signs`, with derivatives in alpha.
     """
-    z, weights = gaussian_rule(task.beta * task.sigma, digits, float(task.tokens))
+    scales, shares = _scales(task, digits)
+    z, weights = gaussian_rule(
+        task.beta * task.sigma * float(np.abs(scales).max()), digits, float(task.tokens)
+    )
 
-    def token(mean: float) -> Array:
-        y = (mean + task.sigma * z)[:, None]
-        tau = np.exp(np.clip(task.beta * y - u, -LARGEST_TAU, np.log(LARGEST_TAU)))
-        functions = kernels.token_functions(tau, y, task.beta)
-        return np.array([weights @ x for x in functions]).reshape(5, 3, -1)
+    def token(mean: float, slope: float) -> Array:
+        """One-token means (5, 3, times), by orders of the derivative in alpha."""
+        total = np.zeros((5, 3, len(u)))
+        for scale, share in zip(scales, shares, strict=True):
+            y = scale * (mean + task.sigma * z)[:, None]
+            tau = np.exp(np.clip(task.beta * y - u, -LARGEST_TAU, np.log(LARGEST_TAU)))
+            functions = kernels.token_functions(tau, y, task.beta)
+            found = np.array([weights @ x for x in functions]).reshape(5, 3, -1)
+            # d/d alpha acts on the mean; what is orthogonal to q is scaled, too.
+            found *= np.array([1.0, scale * slope, (scale * slope) ** 2])[:, None]
+            found[1:3] *= np.array([scale, scale**2])[:, None, None]
+            total += share * found
+        return total
 
     def chosen(means: Array) -> Array:
         """g, ww, yw, yyww: all but the second of the one-token functions."""
@@ -197,14 +226,12 @@ def _means(
         found[0, 0] = np.minimum(found[0, 0], SURE)
         return found
 
-    null = chosen(token(0.0))[:, 0]
+    null = chosen(token(0.0, 0.0))[:, 0]
     others = []
     for kind in signs:
         plain, signed = np.zeros((4, 3, len(u))), np.zeros((3, len(u)))
         for s in kind:
-            found = token(s * task.theta * alpha)
-            # d/d alpha acts on the mean s theta alpha.
-            found *= np.array([1.0, s * task.theta, task.theta**2])[:, None]
+            found = token(s * task.theta * alpha, s * task.theta)
             plain += chosen(found) / len(kind)
             signed += s * found[1] / len(kind)
         others.append([*plain.reshape(12, -1), *signed])

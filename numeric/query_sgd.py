@@ -137,6 +137,8 @@ def run_query(
     method, rule = one_of("method", method, ("reduced", "direct")), one_of("rule", rule, RULES)
     if method == "reduced":
         whole_number("dimension", task.dimension, 4)
+    if task.spread:
+        raise InputError("spread", task.spread, "0 in a simulation")
     if not isinstance(schedule, Steps):
         raise InputError("schedule", schedule, "Steps")
     if np.iterable(steps):
