@@ -26,7 +26,7 @@ sgd          finite-D stochastic gradient descent, `direct` on the keys or `redu
              `checkpoint` follow groups of runs; `watch`: norms whose first passages are noted
 phases       durations of the phases from random keys, fitted against D
 query        one query recovering a signal: exact objective, flow on the sphere; `query_sgd`: stochastic
-             gradient ascent, on all coordinates or on the alignment alone
+             gradient ascent, on all coordinates or on the alignment alone; `query_study` of both
 checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
 run          the main job; `report` writes its files
 plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`, `bayes_plots`
@@ -79,6 +79,12 @@ if TYPE_CHECKING:
     from numeric.pruning import Pruning, prune_heads
     from numeric.query import Objective, QueryFlow, QueryTask, query_flow, query_objective
     from numeric.query_sgd import QueryRuns, Steps, run_query
+    from numeric.query_study import (
+        GradientMoments,
+        field_lipschitz,
+        gradient_moments,
+        time_to_align,
+    )
     from numeric.saddles import (
         Saddle,
         nearby_saddle,
@@ -121,6 +127,7 @@ _ROOMS = {
     "pruning": ("Pruning", "prune_heads"),
     "query": ("Objective", "QueryFlow", "QueryTask", "query_flow", "query_objective"),
     "query_sgd": ("QueryRuns", "Steps", "run_query"),
+    "query_study": ("GradientMoments", "field_lipschitz", "gradient_moments", "time_to_align"),
     "saddles": (
         "Saddle",
         "nearby_saddle",
