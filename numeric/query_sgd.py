@@ -228,33 +228,69 @@ def _direct_step(
     return q / np.linalg.norm(q, axis=1, keepdims=True)
 
 
-def _reduced_step(
-    task: QueryTask, alpha: Array, gamma: float, normals: Array, signs: Array, chi: Array
-) -> Array:
-    """One step of alignments (runs,): normals (runs, 3, n), signs (runs, n_I or 1), chi (runs, 2)."""
+@dataclass(frozen=True)
+class Sample:
+    """What one step feels of samples of many runs: arrays (runs, n) and, of `length`, (runs, 1).
+
+    Attributes
+    ----------
+    x, w : arrays
+        Coordinates along u, and along the part of q that is orthogonal to it.
+    e, length : arrays
+        Parts of the tokens along O beside ``(a_i / |a|^2) O``, and the length of O.
+    share, c : arrays
+        ``a_i / |a|^2``, and the coefficients of the gradient over beta.
+    """
+
+    x: Array
+    w: Array
+    e: Array
+    length: Array
+    share: Array
+    c: Array
+
+
+def sample(task: QueryTask, alpha: Array, normals: Array, signs: Array, chi: Array) -> Sample:
+    """Return samples at alignments (runs,).
+
+    Parameters
+    ----------
+    task : QueryTask
+    alpha : (runs,) array
+    normals : (runs, 3, n) array
+    signs : (runs, n_I or 1) array
+    chi : (runs,) array
+        Of d - 2 degrees of freedom.
+    """
     across = np.sqrt(np.maximum(1 - alpha**2, 0.0))
     x, w, e = (task.sigma * normals[:, k] for k in range(3))
     x[:, : task.informative] += task.theta * signs
     a = softmax(task.beta * (alpha[:, None] * x + across[:, None] * w), axis=1)
+    square = (a**2).sum(axis=1, keepdims=True)
+    share = a / square
+    length = task.sigma * np.sqrt(square * chi[:, None])
+    e -= share * (a * e).sum(axis=1, keepdims=True)
+    o_x, o_w = ((a * part).sum(axis=1, keepdims=True) for part in (x, w))
+    overlap = x * o_x + w * o_w + share * length**2 + e * length
+    return Sample(x, w, e, length, share, a * (overlap - (o_x**2 + o_w**2 + length**2)))
+
+
+def _reduced_step(
+    task: QueryTask, alpha: Array, gamma: float, normals: Array, signs: Array, chi: Array
+) -> Array:
+    """One step of alignments (runs,): normals (runs, 3, n), signs (runs, n_I or 1), chi (runs, 2)."""
+    s = sample(task, alpha, normals, signs, chi[:, 0])
 
     def dot(one: Array, other: Array) -> Array:
         return np.einsum("rn,rn->r", one, other)
 
-    square = dot(a, a)
-    share = a / square[:, None]
-    # Along O: its length, and the tokens' parts there.
-    length = task.sigma * np.sqrt(square * chi[:, 0])
-    e -= share * dot(a, e)[:, None]
-    o_x, o_w = dot(a, x), dot(a, w)
-    overlap = (
-        x * o_x[:, None] + w * o_w[:, None] + share * (length**2)[:, None] + e * length[:, None]
-    )
-    c = a * (overlap - (o_x**2 + o_w**2 + length**2)[:, None])
-    along = dot(c, share) * length + dot(c, e)
-    rest = np.maximum(dot(c, c) - dot(c, a) * dot(c, share), 0.0)
+    along = dot(s.c, s.share) * s.length[:, 0] + dot(s.c, s.e)
+    # a a^T / |a|^2 is share share^T / |share|^2.
+    rest = np.maximum(dot(s.c, s.c) - dot(s.c, s.share) ** 2 / dot(s.share, s.share), 0.0)
     beyond = along**2 + task.sigma**2 * rest * chi[:, 1]
     rate = gamma * task.beta
-    u, v = alpha + rate * dot(c, x), across + rate * dot(c, w)
+    u = alpha + rate * dot(s.c, s.x)
+    v = np.sqrt(np.maximum(1 - alpha**2, 0.0)) + rate * dot(s.c, s.w)
     result: Array = u / np.sqrt(u**2 + v**2 + rate**2 * beyond)
     return result
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.polynomial.legendre import leggauss
 from numpy.random import default_rng
-from scipy.special import softmax
 
 from numeric.errors import InputError
 from numeric.quadrature import Array
 from numeric.query import QueryTask, query_objective
+from numeric.query_sgd import sample
 from numeric.validate import real_number, whole_number
 
 NODES = 24
@@ -134,18 +134,11 @@ def gradient_moments(
 
 
 def _tangents(task: QueryTask, alpha: float, count: int, rng: np.random.Generator) -> Array:
-    across = np.sqrt(1 - alpha**2)
-    x, w, e = task.sigma * rng.standard_normal((3, count, task.tokens))
-    x[:, : task.informative] += task.theta * rng.choice(
-        (-1.0, 1.0), (count, 1 if task.shared else task.informative)
-    )
-    y = alpha * x + across * w
-    a = softmax(task.beta * y, axis=1)
-    square = (a**2).sum(axis=1, keepdims=True)
-    length = task.sigma * np.sqrt(square * rng.chisquare(task.dimension - 2, (count, 1)))
-    e -= a / square * (a * e).sum(axis=1, keepdims=True)
-    o_x, o_w = ((a * part).sum(axis=1, keepdims=True) for part in (x, w))
-    overlap = x * o_x + w * o_w + a / square * length**2 + e * length
-    c = a * (overlap - (o_x**2 + o_w**2 + length**2))
-    result: Array = task.beta * (c * (x - alpha * y)).sum(axis=1)
+    """Gradients (count,) along the sphere: ``beta sum_i c_i (x_i.u - alpha x_i.q)``."""
+    at = np.full(count, alpha)
+    normals = rng.standard_normal((count, 3, task.tokens))
+    signs = rng.choice((-1.0, 1.0), (count, 1 if task.shared else task.informative))
+    s = sample(task, at, normals, signs, rng.chisquare(task.dimension - 2, count))
+    y = alpha * s.x + np.sqrt(1 - alpha**2) * s.w
+    result: Array = task.beta * (s.c * (s.x - alpha * y)).sum(axis=1)
     return result
