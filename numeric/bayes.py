@@ -231,22 +231,13 @@ def _grid(task: Task, digits: float, reach: float) -> tuple[Points, Points]:
     # A point counts if its null or its relevant weight does, the former for each of so many tokens.
     counts = np.maximum(log_null + np.log(task.tokens), log_relevant) > -np.log(10) * (reach + 1)
     log_null, log_relevant = log_null[counts], log_relevant[counts]
-    log_weight = (log_relevant - log_null)[None]
-    none = np.empty((*log_weight.shape, 0))
-    null, relevant = (
-        Points(log_weight, softmax(x)[None], none, none, none) for x in (log_null, log_relevant)
-    )
-    return null, relevant
+    log_weight = log_relevant - log_null
+    return _weighted(log_weight, softmax(log_null)), _weighted(log_weight, softmax(log_relevant))
 
 
 def _each_size(task: Task, laws: list[tuple[float, Array, Array]], digits: float) -> int:
     """Points of a product rule for each law."""
-    size = 0
-    for _, mean, cov in laws:
-        sigma, axes = principal_axes(cov)
-        slope = _slope(mean, task, axes, sigma)
-        size += math.prod(len(gaussian_rule(float(s), digits, task.tokens)[0]) for s in slope)
-    return size
+    return sum(product_size(_rules(mean, cov, task, digits)) for _, mean, cov in laws)
 
 
 def _axes(task: Task, digits: float, reach: float) -> list[Array]:
@@ -343,13 +334,21 @@ def _product(
 ) -> Rule:
     """Product rule for xi ~ N(mean, cov): points (N, F) and weights (N,)."""
     sigma, axes = principal_axes(cov)
-    # The log weight's slope along an axis, where the bulk of the law lies.
-    slope = _slope(mean, task, axes, sigma)
-    rules = [gaussian_rule(float(s), digits, task.tokens, reach) for s in slope]
+    rules = _rules(mean, cov, task, digits, reach)
     if product_size(rules) > most_points:
         raise QuadratureError(f"prior: a product rule of {digits:.1f} digits has too many points")
     z, weights = product_rule(rules)
     return mean + (z * sigma) @ axes.T, weights
+
+
+def _rules(
+    mean: Array, cov: Array, task: Task, digits: float, reach: float | None = None
+) -> list[Rule]:
+    """One rule for each principal axis of N(mean, cov)."""
+    sigma, axes = principal_axes(cov)
+    # The log weight's slope along an axis, where the bulk of the law lies.
+    slope = _slope(mean, task, axes, sigma)
+    return [gaussian_rule(float(s), digits, task.tokens, reach) for s in slope]
 
 
 def _slope(mean: Array, task: Task, axes: Array, sigma: Array) -> Array:
@@ -371,6 +370,10 @@ def _log_weights(xi: Array, task: Task) -> Array:
 
 
 def _points(grid: Rule, task: Task) -> Points:
-    log_weight = _log_weights(grid[0], task)[None]
-    none = np.empty((*log_weight.shape, 0))
-    return Points(log_weight, grid[1][None], none, none, none)
+    return _weighted(_log_weights(grid[0], task), grid[1])
+
+
+def _weighted(log_weight: Array, weights: Array) -> Points:
+    """Points (N,) of one race, without derivatives."""
+    none = np.empty((1, len(log_weight), 0))
+    return Points(log_weight[None], weights[None], none, none, none)

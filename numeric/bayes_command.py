@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numeric._generated import ACTIVATIONS
-from numeric.commands import Progress, Result, start, table
+from numeric.commands import Progress, Result, figures, present, start, table
 from numeric.errors import InputError
 from numeric.task import Attention
 
@@ -22,6 +22,7 @@ SWEEPS = {"signal": "signals times", "tokens": "tokens L", "heads": "heads H"}
 
 def minima(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
     """Least losses of one or more activations, at one point or along a sweep."""
+    from numeric.bayes import bayes_risk
     from numeric.curves import risk_curves
     from numeric.minimum import minimize_loss
 
@@ -43,16 +44,16 @@ def minima(experiment: "Experiment", given: argparse.Namespace, progress: Progre
             named = f"--{name}" if error.name == "values" else error.name
             raise InputError(named, error.found, error.expected) from None
         return _sweep(curves)
-    found = {}
+    risk, found = bayes_risk(task), {}
     for layer in layers:
         found[layer.name] = minimize_loss(
             task,
             layer,
             starts=given.starts,
             seed=given.seed,
+            bayes=risk,
             progress=partial(progress, layer.name),
         )
-    risk = next(iter(found.values())).bayes
     rows = [
         ["activation", "least loss", "gap to Bayes", "error", "r", "unstable", "same of descents"]
     ]
@@ -80,13 +81,13 @@ def minima(experiment: "Experiment", given: argparse.Namespace, progress: Progre
             "gap_error": x.gap_error,
             "index": x.index,
             "stiffness": x.stiffness,
-            "state": {k: y for k in ("m", "r", "b", "v") if (y := getattr(x.state, k)) is not None},
+            "state": present(x.state, "m", "r", "b", "v"),
             "eigenvalues": None if x.spectrum is None else x.spectrum.eigenvalues,
             "found": x.found,
         }
         for name, x in found.items()
     }
-    return entries, lines, lambda _: _figures().minima_figure(found)
+    return entries, lines, lambda _: figures("bayes_plots").minima_figure(found)
 
 
 def heads(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
@@ -130,12 +131,9 @@ def heads(experiment: "Experiment", given: argparse.Namespace, progress: Progres
         "bayes_risk": count.bayes.value,
         **{k: getattr(count, k) for k in ("heads", "gaps", "errors", "nodes")},
         "decay": None if count.decay is None else vars(count.decay),
-        "states": [
-            {k: y for k in ("m", "b", "v") if (y := getattr(x.state, k)) is not None}
-            for x in count.minima
-        ],
+        "states": [present(x.state, "m", "b", "v") for x in count.minima],
     }
-    return entries, lines, lambda _: _figures().head_figure(count)
+    return entries, lines, lambda _: figures("bayes_plots").head_figure(count)
 
 
 def prune(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
@@ -183,7 +181,7 @@ def prune(experiment: "Experiment", given: argparse.Namespace, progress: Progres
             "errors": x.errors,
             "removable": x.removable(given.cost),
         }
-    return entries, lines, lambda _: _figures().pruning_figure(found, given.cost)
+    return entries, lines, lambda _: figures("bayes_plots").pruning_figure(found, given.cost)
 
 
 def outcomes(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
@@ -227,7 +225,7 @@ def outcomes(experiment: "Experiment", given: argparse.Namespace, progress: Prog
         "patterns": [x.heads for x in found.patterns],
         "m": found.states.m,
     }
-    return entries, lines, lambda _: _figures().outcomes_figure(found)
+    return entries, lines, lambda _: figures("bayes_plots").outcomes_figure(found)
 
 
 def _layers(experiment: "Experiment", names: list[str] | None) -> list[Attention]:
@@ -262,10 +260,4 @@ def _sweep(curves: "RiskCurves") -> Result:
         "gap_errors": {name: curves.gaps(name)[1] for name in curves.minima},
         "decays": decays,
     }
-    return entries, lines, lambda _: _figures().curves_figure(curves)
-
-
-def _figures() -> Any:
-    from numeric import bayes_plots
-
-    return bayes_plots
+    return entries, lines, lambda _: figures("bayes_plots").curves_figure(curves)

@@ -8,6 +8,7 @@ import argparse
 import math
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ def loss(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
     state, words = start(experiment)
     tol = given.tol if given.tol is not None else 1e-12 if experiment.attention.heads == 1 else 1e-8
     loss = population_loss(state, experiment.task, experiment.attention, tol)
-    parts = {name: getattr(loss, name) for name in ("m", "r", "b", "v")}
-    gradient = {name: values for name, values in parts.items() if values is not None}
+    gradient = present(loss, "m", "r", "b", "v")
     lines = [
         words,
         "",
@@ -43,9 +43,8 @@ def loss(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
     for name, values in gradient.items():
         lines += [f"dE/d{name}", array2string(values, max_line_width=100, threshold=200)]
     state = state.check(experiment.attention, experiment.task.prior.features)
-    order = {name: x for name in ("m", "r", "b", "v") if (x := getattr(state, name)) is not None}
     entries = {
-        "state": order,
+        "state": present(state, "m", "r", "b", "v"),
         **{"loss": loss.value, "error": loss.error, "method": loss.method},
         **{"gradient": gradient, "gradient_error": loss.gradient_error},
     }
@@ -119,6 +118,16 @@ def risk(experiment: "Experiment", given: argparse.Namespace, _: Progress) -> Re
         f"risk of uniform weights = {1 - 1 / task.tokens:.12g}",
     ]
     return {"bayes_risk": risk.value, "error": risk.error, "method": risk.method}, lines, draw
+
+
+def figures(room: str) -> Any:
+    """Import the room of some figures when they are drawn."""
+    return import_module(f"numeric.{room}")
+
+
+def present(found: object, *names: str) -> dict[str, Any]:
+    """Return the attributes of these names that are not None."""
+    return {name: x for name in names if (x := getattr(found, name)) is not None}
 
 
 def start(experiment: "Experiment") -> "tuple[State, str]":

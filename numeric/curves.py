@@ -117,7 +117,10 @@ def risk_curves(
     if not names or len(set(names)) < len(names):
         raise InputError("attentions", names, "different activations, at least one")
     minima: dict[str, tuple[Minimum, ...]] = {}
-    risks = [bayes_risk(_problem(task, quantity, float(x), 1)[0]) for x in where]
+    if quantity == "heads":
+        risks = [bayes_risk(task)] * len(where)
+    else:
+        risks = [bayes_risk(_problem(task, quantity, float(x), 1)[0]) for x in where]
     for a, layer in enumerate(attentions):
         found: list[Minimum] = []
         for i, value in enumerate(where):

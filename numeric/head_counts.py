@@ -8,7 +8,6 @@ as the nodes of the prior's Gauss quadrature.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -19,7 +18,7 @@ from numeric.errors import InputError, Verbatim
 from numeric.loss import population_loss
 from numeric.minimum import Minimum, bayes_softmax_optimum, minimize_loss
 from numeric.prior import DiscretePrior, Prior
-from numeric.quadrature import Array, principal_axes
+from numeric.quadrature import Array, principal_axes, product_rule
 from numeric.task import Attention, State, Task
 from numeric.validate import real_number, whole_number
 
@@ -150,7 +149,7 @@ def head_count(
         minima.append(found)
         gaps[i], errors[i] = found.gap, found.gap_error
         if progress is not None:
-            progress(prod([count, count + 1]) / (most * (most + 1)))
+            progress(count * (count + 1) / (most * (most + 1)))
         if max_gap is not None and gaps[i] + errors[i] <= max_gap:
             break
         before = gaps[: max(i + 1 - PATIENCE, 0)]
@@ -228,12 +227,8 @@ def _quantizations(task: Task, count: int) -> Iterator[State]:
         return
     sigma, axes = principal_axes(covariances[0])
     for sizes in _factorizations(count, prior.features):
-        rules = [hermegauss(n) for n in sizes]
-        grids = np.meshgrid(*(s * z for s, (z, _) in zip(sigma, rules, strict=True)), indexing="ij")
-        points = means[0] + np.stack([x.ravel() for x in grids], axis=1) @ axes.T
-        share = np.ones(1)
-        for _, w in rules:
-            share = np.multiply.outer(share, w).ravel()
+        z, share = product_rule([hermegauss(n) for n in sizes])
+        points = means[0] + (z * sigma) @ axes.T
         yield bayes_softmax_optimum(replace(task, prior=DiscretePrior(points, share / share.sum())))
 
 

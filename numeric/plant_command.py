@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numeric.commands import Progress, Result, table
+from numeric.commands import Progress, Result, figures, table
 from numeric.errors import InputError, Verbatim
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def plant(experiment: "Experiment", given: argparse.Namespace, progress: Progres
         progress=progress,
     )
     risk = bayes_risk(task.with_prior(signals.prior), 1e-4)
-    rates = None
+    rate = None
     if not task.prior.mean.any():
-        rates = sorted(hessian_spectrum(task, attention).growth_rates, reverse=True)
+        rate = max(hessian_spectrum(task, attention).growth_rates)
     count = head_count(
         task,
         max_gap=given.max_gap,
@@ -78,7 +78,7 @@ def plant(experiment: "Experiment", given: argparse.Namespace, progress: Progres
     size = signals.amplitudes.shape
     lines = [
         f"{size[0]} samples of {size[1]} numbers; features: nu = {nu}, {signals.explained:.1%} of all",
-        *([] if rates is None else [f"growth rates at the origin: up to {rates[0]:.4g}"]),
+        *([] if rate is None else [f"growth rates at the origin: up to {rate:.4g}"]),
         f"Bayes risk = {risk.value:.6f}   (error {risk.error:.1e})",
         f"Bayes-softmax within {given.max_gap:g} of it: "
         + (f"{needed} heads" if needed is not None else f"more than {given.most} heads"),
@@ -103,10 +103,4 @@ def plant(experiment: "Experiment", given: argparse.Namespace, progress: Progres
         "dimension": planted.dimension,
         "kappa": planted.kappa,
     }
-    return entries, lines, lambda _: _figures().planting_figure(planted)
-
-
-def _figures() -> Any:
-    from numeric import bayes_plots
-
-    return bayes_plots
+    return entries, lines, lambda _: figures("bayes_plots").planting_figure(planted)

@@ -15,14 +15,11 @@ from scipy.integrate import solve_ivp
 from numeric._generated import query as kernels
 from numeric.errors import FlowError, InputError
 from numeric.quadrature import Array, gaussian_rule, race_rule
+from numeric.race import cut, race_variable
 from numeric.refine import refine
 from numeric.validate import real_array, real_number, store, whole_number
 
 LEAST_DIGITS, MOST_DIGITS = 4.0, 13.0
-# Beyond this all but g underflow.
-LARGEST_TAU = 700.0
-# A token that has surely won; its survival must not be zero.
-SURE = 1 - 1e-16
 # Deviation of Gumbel noise.
 GUMBEL = np.pi / np.sqrt(6)
 TINY = 1e-300
@@ -133,9 +130,7 @@ def query_objective(task: QueryTask, alpha: ArrayLike, tol: float = 1e-10) -> Ob
     `derive.query`; arXiv 2606.22406.
     """
     tol = real_number("tol", tol, positive=True)
-    values = real_array("alpha", alpha, np.shape(np.asarray(alpha)))
-    if not (np.abs(values) <= 1).all():
-        raise InputError("alpha", alpha, "numbers from -1 to 1")
+    values = alignments(alpha)
     found = np.empty((2, 3, values.size))
     for i, a in enumerate(values.ravel()):
         result, errors = refine(
@@ -152,6 +147,20 @@ def query_objective(task: QueryTask, alpha: ArrayLike, tol: float = 1e-10) -> Ob
         )
         found[:, :, i] = result, errors[1:]
     return Objective(*found.reshape(6, *values.shape))
+
+
+def alignments(alpha: ArrayLike) -> Array:
+    """Return alignments as an array.
+
+    Raises
+    ------
+    InputError
+        If one is outside [-1, 1].
+    """
+    values = real_array("alpha", alpha, (...,))
+    if not (np.abs(values) <= 1).all():
+        raise InputError("alpha", alpha, "from -1 to 1")
+    return values
 
 
 def _integrals(task: QueryTask, alpha: float, digits: float) -> Array:
@@ -211,7 +220,7 @@ def _means(
         total = np.zeros((5, 3, len(u)))
         for scale, share in zip(scales, shares, strict=True):
             y = scale * (mean + task.sigma * z)[:, None]
-            tau = np.exp(np.clip(task.beta * y - u, -LARGEST_TAU, np.log(LARGEST_TAU)))
+            tau = race_variable(task.beta * y - u)
             functions = kernels.token_functions(tau, y, task.beta)
             found = np.array([weights @ x for x in functions]).reshape(5, 3, -1)
             # d/d alpha acts on the mean; what is orthogonal to q is scaled, too.
@@ -223,7 +232,7 @@ def _means(
     def chosen(means: Array) -> Array:
         """g, ww, yw, yyww: all but the second of the one-token functions."""
         found = means[[0, 2, 3, 4]]
-        found[0, 0] = np.minimum(found[0, 0], SURE)
+        found[0, 0] = cut(found[0, 0])
         return found
 
     null = chosen(token(0.0, 0.0))[:, 0]
@@ -291,9 +300,7 @@ def query_flow(task: QueryTask, alpha: float, t: ArrayLike, *, rtol: float = 1e-
     times = real_array("t", t, (None,))
     if len(times) < 2 or (np.diff(times) <= 0).any():
         raise InputError("t", t, "increasing times, at least two")
-    start = real_number("alpha", alpha)
-    if not abs(start) <= 1:
-        raise InputError("alpha", alpha, "a number from -1 to 1")
+    start = float(alignments(real_number("alpha", alpha)))
     digits = min(2 - np.log10(rtol), MOST_DIGITS)
 
     def field(_: float, x: Array) -> Array:

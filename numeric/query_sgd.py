@@ -25,8 +25,8 @@ from scipy.special import softmax
 
 from numeric.errors import InputError, Verbatim
 from numeric.quadrature import Array
-from numeric.query import QueryTask
-from numeric.validate import one_of, real_array, real_number, whole_number
+from numeric.query import QueryTask, alignments
+from numeric.validate import one_of, real_number, whole_number
 
 RECORDINGS = 101
 RULES = ("softmax", "oja", "power")
@@ -153,9 +153,7 @@ def run_query(
         found = Verbatim(f"{size:.3g} numbers of a sample")
         raise InputError("task", found, f"at most {MOST_NUMBERS:,}")
     if alpha is not None:
-        alpha = np.broadcast_to(real_array("alpha", alpha, np.shape(np.asarray(alpha))), runs)
-        if not (np.abs(alpha) <= 1).all():
-            raise InputError("alpha", alpha, "numbers from -1 to 1")
+        alpha = np.broadcast_to(alignments(alpha), runs)
     # Three streams for each run, so that results do not depend on how many steps are drawn at a time.
     rngs = [[default_rng(x) for x in child.spawn(3)] for child in SeedSequence(seed).spawn(runs)]
     given = [None] * runs if alpha is None else [float(x) for x in alpha]

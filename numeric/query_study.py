@@ -8,7 +8,7 @@ from numpy.random import default_rng
 
 from numeric.errors import InputError
 from numeric.quadrature import Array
-from numeric.query import QueryTask, query_objective
+from numeric.query import QueryTask, alignments, query_objective
 from numeric.query_sgd import sample
 from numeric.validate import real_number, whole_number
 
@@ -118,9 +118,7 @@ def gradient_moments(
     if task.spread:
         raise InputError("spread", task.spread, "0 in a simulation")
     whole_number("dimension", task.dimension, 4)
-    at = real_number("alpha", alpha)
-    if not abs(at) <= 1:
-        raise InputError("alpha", alpha, "a number from -1 to 1")
+    at = float(alignments(real_number("alpha", alpha)))
     samples = whole_number("samples", samples, 2)
     rng, block = default_rng(whole_number("seed", seed, 0)), max(1, 2**20 // task.tokens)
     parts = [

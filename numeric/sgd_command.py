@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numeric.commands import Progress, Result, course, mean_and_error, ranges, start, table
+from numeric.commands import Progress, Result, course, figures, mean_and_error, ranges, start, table
 from numeric.errors import InputError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _compare(experiment: "Experiment", given: argparse.Namespace, progress: Prog
         "false_alarm": FALSE_ALARM,
         "passed": found.passed,
     }
-    return entries, lines, lambda _: _figures().agreement_figure(found)
+    return entries, lines, lambda _: figures("sgd_plots").agreement_figure(found)
 
 
 def _scaling(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
@@ -203,10 +203,8 @@ def _scaling(experiment: "Experiment", given: argparse.Namespace, progress: Prog
         "passages": passages,
         "fits": [None if x is None else vars(x) for x in fits],
     }
-    return entries, lines, lambda _: _figures().scaling_figure(sizes, passages, names, fits)
-
-
-def _figures() -> Any:
-    from numeric import sgd_plots
-
-    return sgd_plots
+    return (
+        entries,
+        lines,
+        lambda _: figures("sgd_plots").scaling_figure(sizes, passages, names, fits),
+    )

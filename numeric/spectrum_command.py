@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numeric.commands import Progress, Result, start, table
+from numeric.commands import Progress, Result, figures, start, table
 from numeric.errors import InputError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _ladder(experiment: "Experiment", progress: Progress) -> Result:
     if max(np.abs(state.m).max(initial=0.0), np.abs(state.r).max()) > SMALL:
         words = f"note: the prediction is for alignments and overlaps below {SMALL:g}, and these are not"
         lines.insert(1, words if experiment.state is not None else f"{words}; lower flow.eta")
-    return {"rungs": steps}, lines, lambda _: _figures().ladder_figure(rungs, path)
+    return {"rungs": steps}, lines, lambda _: figures("saddle_plots").ladder_figure(rungs, path)
 
 
 def _along(experiment: "Experiment", given: argparse.Namespace, progress: Progress) -> Result:
@@ -190,10 +190,4 @@ def _along(experiment: "Experiment", given: argparse.Namespace, progress: Progre
         "",
         *table(rows),
     ]
-    return entries, lines, lambda _: _figures().along_figure(path, found)
-
-
-def _figures() -> Any:
-    from numeric import saddle_plots
-
-    return saddle_plots
+    return entries, lines, lambda _: figures("saddle_plots").along_figure(path, found)

@@ -326,7 +326,7 @@ def _as_floats(name: str, value: object, expected: str) -> FloatArray:
 def _has_shape(found: tuple[int, ...], shape: Shape) -> bool:
     if shape[:1] == (...,):
         shape = shape[1:]
-        found = found[-len(shape) :]
+        found = found[max(len(found) - len(shape), 0) :]
     return len(found) == len(shape) and all(
         want in (None, have) for want, have in zip(shape, found, strict=True)
     )
