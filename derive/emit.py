@@ -26,7 +26,7 @@ from derive.gradient import gradient_module
 from derive.hessian import origin_kernels
 from derive.loss import race_module, score_gradient_kernel, weight_kernel
 from derive.noise import noise_module
-from derive.query import query_module
+from derive.query_expansion import query_module
 from derive.spec import Kernel, Module
 from derive.stable import log_softplus, softplus
 

@@ -25,7 +25,7 @@ from functools import cache
 from sympy import Expr, Function, Symbol, diff, exp, factor
 from sympy.codegen.cfunctions import expm1, log1p
 
-from derive.spec import Argument, Kernel, Module, Output
+from derive.spec import Argument, Kernel, Output
 from derive.symbols import tau
 
 REFERENCE = "arXiv 2606.22406, and `derive.query`"
@@ -35,7 +35,7 @@ beta = Symbol("beta", nonnegative=True)
 alpha = Symbol("alpha", real=True)
 theta = Symbol("theta", nonnegative=True)
 sigma = Symbol("sigma", nonnegative=True)
-n_0, n_I, d = (Symbol(name, nonnegative=True) for name in ("n_0", "n_I", "d"))
+n_0, n_I, d = (Symbol(name, nonnegative=True, integer=True) for name in ("n_0", "n_I", "d"))
 
 NAMES = ("g", "w", "ww", "yw", "yyww")
 MEANINGS = (
@@ -140,8 +140,3 @@ def objective_kernel() -> Kernel:
         REFERENCE,
         "g < 1",
     )
-
-
-def query_module() -> Module:
-    """Return the kernels of the query model."""
-    return Module("query", "Objective of one query.", (token_kernel(), objective_kernel()))

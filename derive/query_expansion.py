@@ -25,7 +25,19 @@ from sympy import (
     ff,
 )
 
-from derive.query import alpha, beta, d, n_0, n_I, sigma, theta
+from derive.query import (
+    REFERENCE,
+    alpha,
+    beta,
+    d,
+    n_0,
+    n_I,
+    objective_kernel,
+    sigma,
+    theta,
+    token_kernel,
+)
+from derive.spec import Argument, Kernel, Module, Output
 
 Power = tuple[int, int]
 """Exponents (e, k) of a power sum ``sum_i s_i^e Y_i^k``; e = 1 runs over informative tokens only."""
@@ -131,3 +143,65 @@ def _over_signs(powers: tuple[Power, ...], shared: bool) -> Expr:
     if not shared:
         return mean_of_product(powers, None)
     return (mean_of_product(powers, 1) + mean_of_product(powers, -1)) / 2
+
+
+@cache
+def concentrated_growth(shared: bool) -> Expr:
+    """Derive J''(0) as d -> infinity with noise ``sigma = d^(-1/2)``, exact in beta.
+
+    Scores are then ``beta s_i theta alpha`` without noise, so beta enters by ``delta = beta theta alpha``
+    alone: with ``S = sum s_i``, to second order in delta,
+
+        Z = n + S delta + n_I delta^2 / 2,   R = S + n_I delta + S delta^2 / 2,
+        2 J = E (theta^2 R^2 + Z(2 delta)) / Z^2 .
+
+    Parameters
+    ----------
+    shared : bool
+        Whether informative tokens share one sign.
+    """
+    n, s, delta = Symbol("n", positive=True), Symbol("S", real=True), Symbol("delta", real=True)
+
+    def z(x: Expr) -> Expr:
+        return n + s * x + n_I * x**2 / 2
+
+    r = s + n_I * delta + s * delta**2 / 2
+    curvature = expand(
+        diff((theta**2 * r**2 + z(2 * delta)) / z(delta) ** 2, delta, 2).subs(delta, 0) / 2
+    )
+    moments = {0: 1, 2: n_I**2 if shared else n_I, 4: n_I**4 if shared else 3 * n_I**2 - 2 * n_I}
+    mean = sum(curvature.coeff(s, k) * moment for k, moment in moments.items())
+    return factor((beta * theta) ** 2 * mean.subs(n, n_0 + n_I))
+
+
+@cache
+def growth_kernel() -> Kernel:
+    """Return J''(0) to second order in beta, for both kinds of signs."""
+    symbols = {
+        n_0: "number of uninformative tokens",
+        n_I: "number of informative tokens",
+        d: "dimension",
+        sigma: "noise of a coordinate",
+        theta: "signal",
+        beta: "inverse temperature",
+    }
+    return Kernel(
+        "growth_second_order",
+        "Growth rate of alpha at 0 to second order in beta, exact if d is large and sigma = d^(-1/2).",
+        tuple(Argument(str(x), x, meaning) for x, meaning in symbols.items()),
+        tuple(
+            Output(name, growth_expansion(shared), f"J''(0), {words}")
+            for name, shared, words in (
+                ("fair", False, "each informative token with its own sign"),
+                ("shared", True, "one sign for all of them"),
+            )
+        ),
+        REFERENCE,
+        "beta sigma << 1",
+    )
+
+
+def query_module() -> Module:
+    """Return the kernels of the query model."""
+    kernels = (token_kernel(), objective_kernel(), growth_kernel())
+    return Module("query", "Objective of one query.", kernels)

@@ -13,14 +13,18 @@ from derive.query import (
     n_0,
     n_I,
     objective_kernel,
-    query_module,
     sigma,
     theta,
     token_functions,
     token_kernel,
     y,
 )
-from derive.query_expansion import growth_expansion, mean_of_product
+from derive.query_expansion import (
+    concentrated_growth,
+    growth_expansion,
+    mean_of_product,
+    query_module,
+)
 from numeric._generated import query
 
 
@@ -75,3 +79,16 @@ def test_growth_is_of_second_order(shared: bool) -> None:
     # Far from all: d large, every informative token alone among many.
     leading = sp.limit(second.subs(n_I, 1) * n_0**2 / d, d, sp.oo)
     assert sp.limit(leading, n_0, sp.oo) == theta**2 * sigma**2
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_limit_of_vanishing_noise_is_of_second_order(shared: bool) -> None:
+    """Two derivations: power sums with noise, and scores without any."""
+    second = growth_expansion(shared).subs(sigma, d ** sp.Rational(-1, 2))
+    assert sp.simplify(sp.limit(second, d, sp.oo) - concentrated_growth(shared)) == 0
+
+
+def test_a_majority_of_one_sign_attracts_the_equator() -> None:
+    """The growth rate is negative where ``theta^2 n_I (n_I - 2 n_0) > n``."""
+    found = concentrated_growth(True).subs({beta: 1, theta: 1})
+    assert found.subs({n_I: 100, n_0: 10}) < 0 < found.subs({n_I: 100, n_0: 60})
