@@ -15,11 +15,12 @@ hessian     Hessian at the origin by head sector; growth rates
 single_head closed forms of one head on a fixed spike
 noise       the noise matrix of finite steps where one race suffices
 bayes       the Bayes weight of a position
-query       one query recovering a signal: the objective by symmetry; `query_expansion` in powers of beta
+query       one query recovering a signal: the objective by symmetry; `query_expansion`: growth at the
+            equator
 spec        the frozen kernel spec: what crosses to the numeric side
 emit        kernels written as NumPy source into ``numeric/_generated``; drift
 document    the derivation as Markdown with LaTeX, or as plain text; `landau_document` has the sections on
-            `landau` and `pattern`
+            `landau` and `pattern`; `query_document`: that of the query model
 writer      collects a document in one of the two forms
 
 Nothing here solves or integrates numerically; ``python -m derive`` is the command.

@@ -3,12 +3,16 @@
 import argparse
 import sys
 
-from derive.attention import ACTIVATIONS, activation
+from derive.attention import ACTIVATIONS, Attention, activation
 from derive.document import FORMATS, document
 from derive.emit import activation_module, drift, module_source, write
 from derive.errors import DeriveError
 from derive.landau import ORDERS
-from derive.user import read_attention
+from derive.query_document import query_document
+from derive.query_expansion import query_module
+from derive.user import is_query, read_attention
+
+QUERY = "query"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,7 +27,8 @@ def main(argv: list[str] | None = None) -> int:
         nargs="*",
         metavar="NAME|FILE",
         help="what to print (default: all built-in activations): "
-        f"{', '.join(ACTIVATIONS)}, or the activation of an experiment file (.toml) or example",
+        f"{', '.join(ACTIVATIONS)}; {QUERY}, the model of one query; or what an experiment file "
+        "(.toml) or example has of these",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
@@ -60,12 +65,11 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.order not in orders:
             found = f"found {arguments.order!r:.40}, expected one of {', '.join(orders)}"
             raise DeriveError(f"--order: {found}")
-        chosen = [
-            read_attention(name) if name.endswith(".toml") else activation(name)
-            for name in arguments.name or ACTIVATIONS
-        ]
-        for attention in chosen:
-            if arguments.format == "python":
+        for attention in [_chosen(name) for name in arguments.name or ACTIVATIONS]:
+            if attention is None:
+                python = arguments.format == "python"
+                print(module_source(query_module()) if python else query_document(arguments.format))
+            elif arguments.format == "python":
                 print(module_source(activation_module(attention)))
             else:
                 print(document(attention, arguments.format, orders[arguments.order]))
@@ -75,6 +79,13 @@ def main(argv: list[str] | None = None) -> int:
         print(f"headflow: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _chosen(name: str) -> Attention | None:
+    """The activation of this name or file; None stands for the query model."""
+    if name == QUERY or (name.endswith(".toml") and is_query(name)):
+        return None
+    return read_attention(name) if name.endswith(".toml") else activation(name)
 
 
 if __name__ == "__main__":

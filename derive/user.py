@@ -64,11 +64,7 @@ def read_attention(path: str | Path) -> Attention:
     DeriveError
         If the file cannot be read or its ``[attention]`` table does not define an activation.
     """
-    try:
-        table = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig")).get("attention")
-    except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
-        raise DeriveError(f"{path}: found {reason}, expected a TOML file") from None
+    table = _entries(path).get("attention")
     if not isinstance(table, Mapping):
         raise DeriveError(f"{path}: attention: found {_shown(table)}, expected a table")
     given = {key: table[key] for key in KEYS if key in table}
@@ -89,6 +85,25 @@ def read_attention(path: str | Path) -> Attention:
         return activation(name)
     except DeriveError as error:
         raise DeriveError(f"{path}: attention.{error}") from None
+
+
+def is_query(path: str | Path) -> bool:
+    """Return whether an experiment file is one of the query model.
+
+    Raises
+    ------
+    DeriveError
+        If the file cannot be read.
+    """
+    return "query" in _entries(path)
+
+
+def _entries(path: str | Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
+        raise DeriveError(f"{path}: found {reason}, expected a TOML file") from None
 
 
 def _number(value: object) -> Expr:

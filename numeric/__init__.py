@@ -2,7 +2,8 @@
 
 The rooms, from the input to the figure:
 
-experiment   an experiment file: TOML into validated dataclasses; `samples`: files of samples
+experiment   an experiment file: TOML into validated dataclasses, by `tables`; `query_experiment` of the
+             query model; `samples`: files of samples
 prior        signal priors
 task         task, attention layer, state; `activation`: built-in and user-defined kernels
 quadrature   rules for Gaussian scores and the race time; `refine`: digits raised to a tolerance
@@ -25,13 +26,15 @@ sgd          finite-D stochastic gradient descent, `direct` on the keys or `redu
              order parameters (`compiled`: its loop); `descent` has what they share, `recording` and
              `checkpoint` follow groups of runs; `watch`: norms whose first passages are noted
 phases       durations of the phases from random keys, fitted against D
-query        one query recovering a signal: exact objective, flow on the sphere; `query_sgd`: stochastic
-             gradient ascent, on all coordinates or on the alignment alone; `query_study` of both
+query        one query recovering a signal: exact objective, flow on the sphere; `query_study`: fixed
+             points and phase diagram; `query_sgd`: stochastic gradient ascent by `query_steps`, on all
+             coordinates or on the alignment alone; `query_noise`: what single samples allow;
+             `query_compare`: other rules and other tokens
 checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
-run          the main job; `report` writes its files
-plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`, `bayes_plots`
+run          the main job; `report` writes its files; `query_run`: that of the query model
+plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`, `bayes_plots`, `query_plots`
 cli          the command ``headflow`` with its `options`; `commands`, `spectrum_command`, `sgd_command`,
-             `bayes_command` and `plant_command` have what it computes
+             `bayes_command`, `plant_command` and `query_command` have what it computes
 errors       typed errors; `validate` checks arguments; `files` writes whole files
 
 `_generated` holds the kernels that `derive` writes; import them directly to reuse a formula. Nothing
@@ -78,11 +81,25 @@ if TYPE_CHECKING:
     )
     from numeric.pruning import Pruning, prune_heads
     from numeric.query import Objective, QueryFlow, QueryTask, query_flow, query_objective
-    from numeric.query_sgd import QueryRuns, Steps, run_query
-    from numeric.query_study import (
+    from numeric.query_compare import RuleTimes, compare_departures, compare_rules
+    from numeric.query_noise import (
+        EarlyGrowth,
         GradientMoments,
-        field_lipschitz,
+        StepBudget,
+        early_growth,
         gradient_moments,
+        step_budget,
+    )
+    from numeric.query_sgd import QueryRuns, Steps, run_query
+    from numeric.query_steps import Departure
+    from numeric.query_study import (
+        FieldChange,
+        FixedPoint,
+        GrowthMap,
+        field_change,
+        field_lipschitz,
+        fixed_points,
+        growth_map,
         time_to_align,
     )
     from numeric.saddles import (
@@ -126,8 +143,27 @@ _ROOMS = {
     "planting": ("Planting", "plant_signals"),
     "pruning": ("Pruning", "prune_heads"),
     "query": ("Objective", "QueryFlow", "QueryTask", "query_flow", "query_objective"),
+    "query_compare": ("RuleTimes", "compare_departures", "compare_rules"),
+    "query_noise": (
+        "EarlyGrowth",
+        "GradientMoments",
+        "StepBudget",
+        "early_growth",
+        "gradient_moments",
+        "step_budget",
+    ),
     "query_sgd": ("QueryRuns", "Steps", "run_query"),
-    "query_study": ("GradientMoments", "field_lipschitz", "gradient_moments", "time_to_align"),
+    "query_steps": ("Departure",),
+    "query_study": (
+        "FieldChange",
+        "FixedPoint",
+        "GrowthMap",
+        "field_change",
+        "field_lipschitz",
+        "fixed_points",
+        "growth_map",
+        "time_to_align",
+    ),
     "saddles": (
         "Saddle",
         "nearby_saddle",

@@ -12,9 +12,8 @@ from numeric.minimum import Minimum
 from numeric.outcomes import Outcomes
 from numeric.planting import Planting
 from numeric.pruning import Pruning
-from numeric.style import COLOURS, GREY, STABLE, UNSTABLE, legend, styled
+from numeric.style import COLOURS, GREY, MARKERS, STABLE, UNSTABLE, legend, styled
 
-MARKERS = "osD^vPX"
 WORDS = {
     "signal": "factor of all signals",
     "tokens": "number of tokens L",

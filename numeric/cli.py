@@ -84,7 +84,9 @@ def _dispatch(argv: list[str]) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from numeric.errors import InputError
     from numeric.experiment import load_experiment
-    from numeric.run import run_experiment
+    from numeric.query_experiment import QueryExperiment
+    from numeric.query_run import QueryReport, run_query_experiment
+    from numeric.run import Report, run_experiment
 
     experiments = [load_experiment(name) for name in arguments.file or EXAMPLES]
     names = [experiment.name for experiment in experiments]
@@ -96,7 +98,11 @@ def _run(arguments: argparse.Namespace) -> int:
     for experiment in experiments:
         out = arguments.out / experiment.name
         with _Progress(f"{experiment.name}: ") as progress:
-            report = run_experiment(experiment, out, progress)
+            report: Report | QueryReport
+            if isinstance(experiment, QueryExperiment):
+                report = run_query_experiment(experiment, out, progress)
+            else:
+                report = run_experiment(experiment, out, progress)
         failed = [check for check in report.checks if not check.passed]
         verdict = "agree" if report.passed else "DISAGREE"
         print(
@@ -112,16 +118,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     """Load, compute, draw and print one of the commands that take one experiment."""
+    from numeric.errors import InputError
     from numeric.experiment import load_experiment
+    from numeric.query_experiment import QueryExperiment
 
     room, function = arguments.command.split(".")
-    compute = getattr(import_module(f"numeric.{room}"), function)
     experiment = load_experiment(arguments.file)
-    attention = experiment.attention
-    title = (
-        f"{experiment.name}: {attention.name}, H = {attention.heads}, "
-        f"F = {experiment.task.prior.features}, L = {experiment.task.tokens}"
-    )
+    if isinstance(experiment, QueryExperiment):
+        room = "query_command"
+    compute = getattr(import_module(f"numeric.{room}"), function, None)
+    if compute is None:
+        raise InputError("FILE", arguments.file, "a file with [task] and [attention], no [query]")
     if arguments.plot is not None:
         from numeric import plots
 
@@ -133,7 +140,7 @@ def _show(arguments: argparse.Namespace) -> int:
             plots.label(figure, experiment)
             plots.save(figure, arguments.plot)
             lines = [*lines, "", f"figure: {arguments.plot}"]
-    text = "\n".join([title, *lines])
+    text = "\n".join([experiment.title, *lines])
     print(strict_json(entries) if arguments.json else text)
     return 0 if entries.get("passed", True) else DISAGREE
 

@@ -1,15 +1,12 @@
 """Experiment files: a task, an attention layer, a start and the settings of the runs, in TOML."""
 
-import inspect
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -22,8 +19,16 @@ from numeric.prior import (
     flipped_spike,
     isotropic,
 )
+from numeric.query_experiment import (
+    QueryExperiment,
+    QueryFlowSettings,
+    query_ascent,
+    query_experiment,
+    query_task,
+)
 from numeric.samples import empirical_prior, reason
 from numeric.signals import Signals
+from numeric.tables import Table
 from numeric.task import MOST_HEADS, Attention, State, Task
 from numeric.validate import (
     choices_words,
@@ -33,8 +38,6 @@ from numeric.validate import (
     store,
     whole_number,
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,15 @@ class Experiment:
                 name = f"state.{error.name}"
                 raise InputError(name, error.found, error.expected) from None
 
+    @property
+    def title(self) -> str:
+        """The experiment in one line."""
+        attention, task = self.attention, self.task
+        return (
+            f"{self.name}: {attention.name}, H = {attention.heads}, F = {task.prior.features}, "
+            f"L = {task.tokens}"
+        )
+
 
 def example_names() -> tuple[str, ...]:
     """Return the names of the examples that come with headflow, sorted."""
@@ -172,8 +184,10 @@ def example_names() -> tuple[str, ...]:
     return tuple(sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")))
 
 
-def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
+def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment | QueryExperiment:
     """Load an example by its name, or an experiment file by its path.
+
+    A file with a table [query] is one of the query model.
 
     Parameters
     ----------
@@ -206,7 +220,7 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment:
 
 def parse_experiment(
     text: str, name: str, directory: str | os.PathLike[str] = ".", path: Path | None = None
-) -> Experiment:
+) -> Experiment | QueryExperiment:
     """Build the experiment that a TOML text describes.
 
     Parameters
@@ -231,6 +245,13 @@ def parse_experiment(
     except (ValueError, RecursionError) as error:  # ValueError covers integers of too many digits
         raise ExperimentError(file, "file", reason(error), "TOML") from None
 
+    if "query" in entries:
+        return Table(file, "", entries).build(
+            partial(query_experiment, name, path),
+            query=lambda query: query.build(query_task),
+            ascent=lambda ascent: ascent.build(query_ascent),
+            flow=lambda flow: flow.build(QueryFlowSettings),
+        )
     whole: list[Signals] = []
     priors: dict[str, Callable[..., Prior]] = {
         "gaussian": GaussianPrior,
@@ -240,7 +261,7 @@ def parse_experiment(
         "isotropic": isotropic,
         "flipped-spike": flipped_spike,
     }
-    found = _Table(file, "", entries).build(
+    found = Table(file, "", entries).build(
         partial(_experiment, name, path),
         task=lambda task: task.build(Task, prior=lambda prior: prior.build_kind(priors)),
         attention=lambda attention: attention.build(_attention),
@@ -262,62 +283,6 @@ def _experiment(
 ) -> Experiment:
     """Make an experiment of the tables that a file may have."""
     return Experiment(name, path, task, attention, state, flow, sgd)
-
-
-class _Table:
-    """One table of an experiment file; every error about it names the file and the dotted key."""
-
-    def __init__(self, file: str, key: str, entries: object) -> None:
-        if not isinstance(entries, dict):
-            raise ExperimentError(file, key, entries, "a table")
-        self.file, self.key, self.entries = file, key, entries
-
-    def dotted(self, name: str) -> str:
-        """Return the full key of an entry."""
-        return f"{self.key}.{name}" if self.key else name
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Make an error about an argument one about the entry of that name."""
-        try:
-            yield
-        except ExperimentError:
-            raise
-        except InputError as error:
-            key = self.dotted(error.name)
-            raise ExperimentError(self.file, key, error.found, error.expected) from None
-
-    def build(self, make: Callable[..., T], **subtables: Callable[["_Table"], object]) -> T:
-        """Call `make`, whose parameters are exactly the keys this table may have.
-
-        A required parameter without an entry is passed as NOTHING, for its validator to refuse. An
-        entry among `subtables` is a table itself, and passed as what the function given there makes
-        of it.
-        """
-        parameters = inspect.signature(make).parameters
-        for name in self.entries:
-            if name not in parameters:
-                expected = choices_words(name, parameters)
-                raise ExperimentError(
-                    self.file, self.dotted(name), Verbatim("an unknown key"), expected
-                )
-        arguments: dict[str, object] = {}
-        for name, parameter in parameters.items():
-            if name in self.entries or parameter.default is parameter.empty:
-                entry = self.entries.get(name, NOTHING)
-                read = subtables.get(name)
-                arguments[name] = (
-                    read(_Table(self.file, self.dotted(name), entry)) if read else entry
-                )
-        with self.named():
-            return make(**arguments)
-
-    def build_kind(self, kinds: Mapping[str, Callable[..., T]]) -> T:
-        """Call the function that the entry ``kind`` selects with the other entries."""
-        with self.named():
-            kind = one_of("kind", self.entries.get("kind", NOTHING), kinds)
-        others = {name: entry for name, entry in self.entries.items() if name != "kind"}
-        return _Table(self.file, self.key, others).build(kinds[kind])
 
 
 def _attention(

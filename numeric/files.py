@@ -36,6 +36,27 @@ def whole(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
         Path(temporary).unlink(missing_ok=True)
 
 
+@contextmanager
+def result_folder(out: Path) -> Iterator[None]:
+    """Make the folder of a run's files, whose last one is ``summary.json``.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be made or written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=out):
+        pass  # a folder that cannot be written is found now
+    # A summary is the last file that a run writes: one that is there is of a complete run.
+    (out / "summary.json").unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # what could not be computed leaves no empty folder
+            out.rmdir()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     with whole(path) as stream:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-EXAMPLES = ("two-features", "two-features-bayes")
+EXAMPLES = ("query-recovery", "two-features", "two-features-bayes")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ text, so that they can be searched in SVG files, and equal numbers give equal by
 """
 
 import io
+import textwrap
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from numeric.errors import InputError
 from numeric.experiment import Experiment
 from numeric.flow import Flow
 from numeric.loss import Loss
+from numeric.query_experiment import QueryExperiment
 from numeric.sgd import SGDRuns
 from numeric.spectrum import Spectrum
 from numeric.style import (
@@ -84,13 +86,12 @@ def save(figure: Figure, path: str | Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def label(figure: Figure, experiment: Experiment) -> None:
+def label(figure: Figure, experiment: Experiment | QueryExperiment) -> None:
     """Write which experiment a figure shows above it, unless it has a title of its own."""
-    if figure.get_suptitle():
-        return
-    attention, task = experiment.attention, experiment.task
-    words = f"{experiment.name}: {attention.name}, H = {attention.heads}, L = {task.tokens}"
-    figure.suptitle(words, fontsize=11, fontweight="bold")
+    if not figure.get_suptitle():
+        # About 14 letters fit into an inch.
+        words = textwrap.fill(experiment.title, int(14 * figure.get_figwidth()))
+        figure.suptitle(words, fontsize=11, fontweight="bold")
 
 
 @styled

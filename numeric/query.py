@@ -261,14 +261,19 @@ class QueryFlow:
 
     def time_to(self, alignment: float) -> float:
         """Return the first time with ``|alpha|`` at an alignment, infinite if there is none."""
-        beyond = np.flatnonzero(np.abs(self.alpha) >= alignment)
-        if not len(beyond):
-            return float("inf")
-        i = int(beyond[0])
-        if i == 0:
-            return float(self.t[0])
-        a, b = np.abs(self.alpha[i - 1 : i + 1])
-        return float(np.interp(alignment, [a, b], self.t[i - 1 : i + 1]))
+        return first_time(self.t, self.alpha, alignment)
+
+
+def first_time(t: Array, alpha: Array, alignment: float) -> float:
+    """Return the first time with ``|alpha|`` at an alignment, infinite if there is none."""
+    beyond = np.flatnonzero(np.abs(alpha) >= alignment)
+    if not len(beyond):
+        return float("inf")
+    i = int(beyond[0])
+    if i == 0:
+        return float(t[0])
+    a, b = np.abs(alpha[i - 1 : i + 1])
+    return float(np.interp(alignment, [a, b], t[i - 1 : i + 1]))
 
 
 def query_flow(task: QueryTask, alpha: float, t: ArrayLike, *, rtol: float = 1e-8) -> QueryFlow:

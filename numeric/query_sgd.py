@@ -1,18 +1,6 @@
-"""Stochastic gradient ascent of one query on the sphere, on all coordinates or on the alignment alone.
+"""Stochastic gradient ascent of one query on the sphere: independent runs, their ends with confidence.
 
-A sample has tokens x_i, weights a_i and output ``o = sum_i a_i x_i``; the gradient of ``|o|^2 / 2`` in q
-is ``beta sum_i c_i x_i`` with ``c_i = a_i (x_i.o - |o|^2)``, and ``q <- (q + gamma_t gradient) / |...|``.
-
-The alignment alone is a Markov chain (`_reduced_step`): the tokens' two coordinates in the plane of u
-and q are drawn, and of the d - 2 others only what a step feels. With ``O = sum_i a_i z_i`` there, of
-squared norm ``sigma^2 |a|^2 chi^2_{d-2}``, each ``z_i = (a_i / |a|^2) O + e_i``, the e_i Gaussian and
-independent of O with covariance ``sigma^2 (1 - a a^T / |a|^2)`` over tokens: along O they are drawn, and
-across it only ``|sum_i c_i e_i|^2 = sigma^2 (|c|^2 - (a.c)^2 / |a|^2) chi^2_{d-3}`` counts. A step costs
-as much as there are tokens, whatever d.
-
-For comparison, classical subspace tracking on the same tokens: Oja's rule, whose gradient is
-``sum_i (q.x_i) x_i / n``, and the power method, which replaces q by it. Their reduced steps need only
-``|sum_i Y_i z_i|^2 = sigma^2 |Y|^2 chi^2_{d-2}``.
+A step is one of `numeric.query_steps`: on all coordinates, or on the alignment alone.
 """
 
 from collections.abc import Callable
@@ -21,18 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import ArrayLike
-from scipy.special import softmax
+from scipy.special import stdtrit
 
 from numeric.errors import InputError, Verbatim
 from numeric.quadrature import Array
-from numeric.query import QueryTask, alignments
+from numeric.query import QueryTask, alignments, first_time
+from numeric.query_steps import RULES, Departure, Direct, Reduced
 from numeric.validate import one_of, real_number, whole_number
 
-RECORDINGS = 101
-RULES = ("softmax", "oja", "power")
+RECORDINGS = 100
 # Normals that are drawn at a time, unless a step needs more.
 BLOCK = 2**20
 MOST_NUMBERS = 100_000_000
+# A run whose |alpha| ends below is stuck.
+STUCK = 0.5
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -77,18 +68,48 @@ class QueryRuns:
 
     Attributes
     ----------
-    steps : (n,) array of int
+    steps : (n,) array
         Recorded numbers of steps.
     alpha : (runs, n) array
+    settled : bool
+        Whether the mean of |alpha| had come to rest, as far as that was asked for.
     """
 
     steps: Array
     alpha: Array
+    settled: bool = False
+
+    @property
+    def stuck(self) -> int:
+        """Number of runs whose |alpha| ends below 1/2."""
+        return int((np.abs(self.alpha[:, -1]) < STUCK).sum())
+
+    def final(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        """Return the mean of |alpha| at the end, and the half-width of its interval.
+
+        Parameters
+        ----------
+        confidence : float
+            Of the interval (Student's t), between 0 and 1; it is infinite for one run.
+        """
+        real_number("confidence", confidence, positive=True)
+        if confidence >= 1:
+            raise InputError("confidence", confidence, "a number between 0 and 1")
+        last = np.abs(self.alpha[:, -1])
+        if len(last) < 2:
+            return float(last.mean()), np.inf
+        quantile = stdtrit(len(last) - 1, (1 + confidence) / 2)
+        return float(last.mean()), float(quantile * last.std(ddof=1) / np.sqrt(len(last)))
+
+    def times_to(self, alignment: float) -> Array:
+        """Return each run's first step with ``|alpha|`` at an alignment (runs,), infinite if none."""
+        return np.array([first_time(self.steps, x, alignment) for x in self.alpha])
 
     def __repr__(self) -> str:
-        last = np.abs(self.alpha[:, -1])
+        mean, width = self.final()
         return (
-            f"<QueryRuns: {len(last)} runs, |alpha| {last.mean():.6f} after {self.steps[-1]:.0f}>"
+            f"<QueryRuns: {len(self.alpha)} runs, |alpha| {mean:.6f} +- {width:.1g} after "
+            f"{self.steps[-1]:.0f} steps, {self.stuck} stuck>"
         )
 
 
@@ -102,6 +123,8 @@ def run_query(
     seed: int = 0,
     method: str = "reduced",
     rule: str = "softmax",
+    departure: Departure | None = None,
+    settled: float | None = None,
     progress: Callable[[float], object] | None = None,
 ) -> QueryRuns:
     """Run stochastic gradient ascent of the query.
@@ -114,13 +137,18 @@ def run_query(
     steps : int or (n,) array_like of int
         The last of about 100 recorded numbers of steps, or all of them, increasing.
     runs, seed : int
-        Number of runs, each with a stream of its own, and the seed of them all.
+        Number of runs, each with streams of its own, and the seed of them all.
     alpha : float or (runs,) array_like, optional
         Alignment at the start; by default that of a random query.
     method : {"reduced", "direct"}
         The alignment alone, or all d coordinates; the same law.
     rule : {"softmax", "oja", "power"}
         The ascent of J, Oja's rule with the same step sizes, or the power method, without any.
+    departure : Departure, optional
+        How tokens depart from the model; "direct" only, as is a spread of norms.
+    settled : float, optional
+        Stop when the mean of |alpha| over the runs has changed by less than this since half as many
+        steps, and no run is stuck.
     progress : callable, optional
         Called with the fraction done.
 
@@ -137,173 +165,77 @@ def run_query(
     method, rule = one_of("method", method, ("reduced", "direct")), one_of("rule", rule, RULES)
     if method == "reduced":
         whole_number("dimension", task.dimension, 4)
-    if task.spread:
-        raise InputError("spread", task.spread, "0 in a simulation")
+        for name, value in (("spread", task.spread), ("departure", departure)):
+            if value:
+                raise InputError(name, value, "none where method is not 'direct'")
     if not isinstance(schedule, Steps):
         raise InputError("schedule", schedule, "Steps")
-    if np.iterable(steps):
-        recorded = np.array([whole_number("steps", x, 0) for x in np.asarray(steps)])
-        if not len(recorded) or (np.diff(recorded) <= 0).any():
-            raise InputError("steps", steps, "increasing whole numbers, at least one")
-    else:
-        last = whole_number("steps", steps, 1)
-        recorded = np.unique(np.rint(np.linspace(0, last, RECORDINGS)).astype(np.int64))
+    if settled is not None:
+        settled = real_number("settled", settled, positive=True)
+    recorded = _recorded(steps)
     size = task.tokens * (task.dimension if method == "direct" else 3)
     if size > MOST_NUMBERS:
         found = Verbatim(f"{size:.3g} numbers of a sample")
         raise InputError("task", found, f"at most {MOST_NUMBERS:,}")
-    if alpha is not None:
-        alpha = np.broadcast_to(alignments(alpha), runs)
     # Three streams for each run, so that results do not depend on how many steps are drawn at a time.
     rngs = [[default_rng(x) for x in child.spawn(3)] for child in SeedSequence(seed).spawn(runs)]
-    given = [None] * runs if alpha is None else [float(x) for x in alpha]
-    now = np.array([_start(task, x, rng[2]) for x, rng in zip(given, rngs, strict=True)])
-    last = int(recorded[-1])
+    if alpha is None:
+        start = np.array([_random_alignment(task, rng[2]) for rng in rngs])
+    else:
+        start = np.broadcast_to(alignments(alpha), runs)
+    ascent: Reduced | Direct
+    if method == "reduced":
+        ascent = Reduced(task, rule, start)
+    else:
+        ascent = Direct(task, rule, start, departure or Departure())
+    last, done, at_rest = int(recorded[-1]), 0, False
     result = np.empty((runs, len(recorded)))
-    result[:, recorded == 0] = now[:, None]
-    q = None if method == "reduced" else np.array([_lifted(x, task) for x in now])
+    result[:, recorded == 0] = start[:, None]
     block = max(1, BLOCK // (size * runs))
-    for first in range(0, last, block):
-        count = min(block, last - first)
-        draws = [_draw(task, count, rng, method) for rng in rngs]
-        normals, signs, chi = (np.stack(x, axis=1) for x in zip(*draws, strict=True))
+    while done < last and not at_rest:
+        count = min(block, last - done)
+        drawn = [ascent.draw(count, rng) for rng in rngs]
+        draws = [np.stack(x, axis=1) for x in zip(*drawn, strict=True)]
         for k in range(count):
-            gamma = schedule(first + k)
-            if q is None:
-                reduced = _reduced_step if rule == "softmax" else _reduced_tracking
-                size_of = gamma if rule != "power" else np.inf
-                now = reduced(task, now, size_of, normals[k], signs[k], chi[k])
-            else:
-                q = _direct_step(task, q, gamma, normals[k], signs[k], rule)
-                now = q[:, 0]
-            result[:, recorded == first + k + 1] = now[:, None]
+            ascent.step(schedule(done), tuple(x[k] for x in draws))
+            done += 1
+            if not (recorded == done).any():
+                continue
+            result[:, recorded == done] = ascent.alpha[:, None]
+            if settled is not None and _at_rest(recorded, result, done, settled):
+                at_rest = True
+                break
         if progress is not None:
-            progress((first + count) / last)
+            progress(done / last)
     if progress is not None:
         progress(1.0)
-    return QueryRuns(recorded.astype(np.float64), result)
+    kept = recorded <= done
+    return QueryRuns(recorded[kept].astype(np.float64), result[:, kept], at_rest)
 
 
-def _draw(
-    task: QueryTask, count: int, rngs: list[Generator], method: str
-) -> tuple[Array, Array, Array]:
-    """Normals, signs and chi-squares of so many steps of one run."""
-    shape = (3, task.tokens) if method == "reduced" else (task.tokens, task.dimension)
-    normals = rngs[0].standard_normal((count, *shape))
-    signs = rngs[1].choice((-1.0, 1.0), (count, 1 if task.shared else task.informative))
-    freedom = (task.dimension - 2, task.dimension - 3) if method == "reduced" else (1, 1)
-    return normals, signs, rngs[2].chisquare(freedom, (count, 2))
+def _recorded(steps: int | ArrayLike) -> Array:
+    if np.iterable(steps):
+        found = np.array([whole_number("steps", x, 0) for x in np.asarray(steps)])
+        if not len(found) or (np.diff(found) <= 0).any():
+            raise InputError("steps", steps, "increasing whole numbers, at least one")
+        return found
+    last = whole_number("steps", steps, 1)
+    # The first steps may be all that matters, or the last.
+    half = RECORDINGS // 2
+    found = np.concatenate([np.linspace(0, last, half), np.geomspace(1, last, half)])
+    return np.unique(np.rint(found).astype(np.int64))
 
 
-def _start(task: QueryTask, alpha: float | None, rng: Generator) -> float:
-    """Alignment of a uniformly random query, unless it is given."""
-    if alpha is not None:
-        return alpha
+def _at_rest(recorded: Array, alpha: Array, done: int, tolerance: float) -> bool:
+    """Whether the mean of |alpha| rests since half of the steps done."""
+    before = np.flatnonzero(2 * recorded <= done)
+    if not len(before):
+        return False
+    now, then = (np.abs(alpha[:, i]) for i in (np.flatnonzero(recorded == done)[0], before[-1]))
+    return bool(abs(now.mean() - then.mean()) < tolerance and (now >= STUCK).all())
+
+
+def _random_alignment(task: QueryTask, rng: Generator) -> float:
+    """Alignment of a uniformly random query."""
     x = rng.standard_normal()
     return float(x / np.sqrt(x * x + rng.chisquare(task.dimension - 1)))
-
-
-def _lifted(alpha: float, task: QueryTask) -> Array:
-    q = np.zeros(task.dimension)
-    q[0], q[1] = alpha, np.sqrt(max(1 - alpha**2, 0.0))
-    return q
-
-
-def _direct_step(
-    task: QueryTask, q: Array, gamma: float, normals: Array, signs: Array, rule: str
-) -> Array:
-    """One step of queries q (runs, d)."""
-    x = task.sigma * normals
-    x[:, : task.informative, 0] += task.theta * signs
-    if rule != "softmax":
-        gradient = np.einsum("rn,rnd->rd", np.einsum("rnd,rd->rn", x, q), x) / task.tokens
-        q = gradient if rule == "power" else q + gamma * gradient
-        return q / np.linalg.norm(q, axis=1, keepdims=True)
-    a = softmax(task.beta * np.einsum("rnd,rd->rn", x, q), axis=1)
-    o = np.einsum("rn,rnd->rd", a, x)
-    c = a * (np.einsum("rnd,rd->rn", x, o) - (o**2).sum(axis=1, keepdims=True))
-    q = q + gamma * task.beta * np.einsum("rn,rnd->rd", c, x)
-    return q / np.linalg.norm(q, axis=1, keepdims=True)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What one step feels of samples of many runs: arrays (runs, n) and, of `length`, (runs, 1).
-
-    Attributes
-    ----------
-    x, w : arrays
-        Coordinates along u, and along the part of q that is orthogonal to it.
-    e, length : arrays
-        Parts of the tokens along O beside ``(a_i / |a|^2) O``, and the length of O.
-    share, c : arrays
-        ``a_i / |a|^2``, and the coefficients of the gradient over beta.
-    """
-
-    x: Array
-    w: Array
-    e: Array
-    length: Array
-    share: Array
-    c: Array
-
-
-def sample(task: QueryTask, alpha: Array, normals: Array, signs: Array, chi: Array) -> Sample:
-    """Return samples at alignments (runs,).
-
-    Parameters
-    ----------
-    task : QueryTask
-    alpha : (runs,) array
-    normals : (runs, 3, n) array
-    signs : (runs, n_I or 1) array
-    chi : (runs,) array
-        Of d - 2 degrees of freedom.
-    """
-    across = np.sqrt(np.maximum(1 - alpha**2, 0.0))
-    x, w, e = (task.sigma * normals[:, k] for k in range(3))
-    x[:, : task.informative] += task.theta * signs
-    a = softmax(task.beta * (alpha[:, None] * x + across[:, None] * w), axis=1)
-    square = (a**2).sum(axis=1, keepdims=True)
-    share = a / square
-    length = task.sigma * np.sqrt(square * chi[:, None])
-    e -= share * (a * e).sum(axis=1, keepdims=True)
-    o_x, o_w = ((a * part).sum(axis=1, keepdims=True) for part in (x, w))
-    overlap = x * o_x + w * o_w + share * length**2 + e * length
-    return Sample(x, w, e, length, share, a * (overlap - (o_x**2 + o_w**2 + length**2)))
-
-
-def _reduced_step(
-    task: QueryTask, alpha: Array, gamma: float, normals: Array, signs: Array, chi: Array
-) -> Array:
-    """One step of alignments (runs,): normals (runs, 3, n), signs (runs, n_I or 1), chi (runs, 2)."""
-    s = sample(task, alpha, normals, signs, chi[:, 0])
-
-    def dot(one: Array, other: Array) -> Array:
-        return np.einsum("rn,rn->r", one, other)
-
-    along = dot(s.c, s.share) * s.length[:, 0] + dot(s.c, s.e)
-    # a a^T / |a|^2 is share share^T / |share|^2.
-    rest = np.maximum(dot(s.c, s.c) - dot(s.c, s.share) ** 2 / dot(s.share, s.share), 0.0)
-    beyond = along**2 + task.sigma**2 * rest * chi[:, 1]
-    rate = gamma * task.beta
-    u = alpha + rate * dot(s.c, s.x)
-    v = np.sqrt(np.maximum(1 - alpha**2, 0.0)) + rate * dot(s.c, s.w)
-    result: Array = u / np.sqrt(u**2 + v**2 + rate**2 * beyond)
-    return result
-
-
-def _reduced_tracking(
-    task: QueryTask, alpha: Array, gamma: float, normals: Array, signs: Array, chi: Array
-) -> Array:
-    """One step of Oja's rule, or of the power method if gamma is infinite; see `_reduced_step`."""
-    across = np.sqrt(np.maximum(1 - alpha**2, 0.0))
-    x, w = (task.sigma * normals[:, k] for k in range(2))
-    x[:, : task.informative] += task.theta * signs
-    y = alpha[:, None] * x + across[:, None] * w
-    old, rate = (1.0, gamma / task.tokens) if np.isfinite(gamma) else (0.0, 1.0)
-    u = old * alpha + rate * (y * x).sum(axis=1)
-    v = old * across + rate * (y * w).sum(axis=1)
-    beyond = task.sigma**2 * (y**2).sum(axis=1) * chi[:, 0]
-    result: Array = u / np.sqrt(u**2 + v**2 + rate**2 * beyond)
-    return result

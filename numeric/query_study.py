@@ -1,38 +1,215 @@
-"""What the convergence of one query rests on: the field's Lipschitz constant, its noise, its times."""
+"""The field of one query as a function of its parameters: fixed points, phase diagram, regularity."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
-from numpy.random import default_rng
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+from scipy.stats import linregress
 
 from numeric.errors import InputError
 from numeric.quadrature import Array
-from numeric.query import QueryTask, alignments, query_objective
-from numeric.query_sgd import sample
-from numeric.validate import real_number, whole_number
+from numeric.query import QueryTask, query_objective
+from numeric.validate import one_of, real_array, real_number, whole_number
 
 NODES = 24
+PARAMETERS = ("informative", "nuisance", "dimension", "theta", "beta", "sigma")
 
 
 @dataclass(frozen=True)
-class GradientMoments:
-    """Moments of one sample's gradient along the sphere, towards u: ``d alpha / d gamma`` at gamma = 0.
+class FixedPoint:
+    """A fixed point of ``d alpha / dt = (1 - alpha^2) J'(alpha)``.
 
     Attributes
     ----------
-    mean, second, fourth : float
-        ``E g``, ``E g^2`` and ``E g^4``; the mean is ``(1 - alpha^2) J'``.
-    mean_error, second_error, fourth_error : float
-        Standard errors.
+    alpha : float
+        From 0 to 1; there is one at -alpha, too.
+    rate, error : float
+        Derivative of the field there: ``(1 - alpha^2) J'' - 2 alpha J'``. A displacement grows as
+        ``exp(rate t)``; at alpha = 1 this is that of ``1 - alpha``, twice that of q - u.
     """
 
-    mean: float
-    second: float
-    fourth: float
-    mean_error: float
-    second_error: float
-    fourth_error: float
+    alpha: float
+    rate: float
+    error: float
+
+    @property
+    def stable(self) -> bool | None:
+        """Whether it attracts; none if the rate is zero within its error."""
+        return None if abs(self.rate) <= self.error else self.rate < 0
+
+
+@dataclass(frozen=True)
+class GrowthMap:
+    """Growth rates of alpha at the equator over two parameters.
+
+    Attributes
+    ----------
+    task : QueryTask
+        All other parameters.
+    names : tuple of two str
+        Parameters along x and y.
+    x, y : arrays
+    growth, error : (y, x) arrays
+        J''(0). A query leaves the equator after a time of about ``log(d) / (2 J''(0))``; where the rate
+        is not positive, never.
+    """
+
+    task: QueryTask
+    names: tuple[str, str]
+    x: Array
+    y: Array
+    growth: Array
+    error: Array
+
+
+@dataclass(frozen=True)
+class FieldChange:
+    """How much unequal norms of tokens change the field, against the dimension.
+
+    Attributes
+    ----------
+    dimension : array
+    change, size : arrays
+        Largest change of ``(1 - alpha^2) J'`` over alpha, and the largest field itself.
+    exponent, error : float
+        Of the relative change in d, and its standard error.
+    """
+
+    dimension: Array
+    change: Array
+    size: Array
+    exponent: float
+    error: float
+
+
+def fixed_points(task: QueryTask, points: int = 41) -> tuple[FixedPoint, ...]:
+    """Return the fixed points of the flow with alpha from 0 to 1, and their stability.
+
+    Parameters
+    ----------
+    task : QueryTask
+    points : int
+        Alignments between which zeros of J' are looked for; two that are closer are missed.
+
+    Raises
+    ------
+    InputError
+        If `points` is not a whole number >= 2.
+    """
+    at = np.linspace(0, 1, whole_number("points", points, 2))
+    slope = query_objective(task, at, 1e-10).slope
+    found = [0.0]
+    for a, b, left, right in zip(at[1:-1], at[2:], slope[1:-1], slope[2:], strict=True):
+        if left * right < 0:
+            found.append(brentq(lambda x: float(query_objective(task, x, 1e-12).slope), a, b))
+    return tuple(_fixed_point(task, a) for a in (*found, 1.0))
+
+
+def _fixed_point(task: QueryTask, alpha: float) -> FixedPoint:
+    at = query_objective(task, alpha, 1e-12)
+    rate = (1 - alpha**2) * at.curvature - 2 * alpha * at.slope
+    error = (1 - alpha**2) * at.curvature_error + 2 * alpha * at.slope_error
+    return FixedPoint(alpha, float(rate), float(error))
+
+
+def growth_map(
+    task: QueryTask,
+    x: tuple[str, ArrayLike],
+    y: tuple[str, ArrayLike],
+    *,
+    fixed_noise: bool = False,
+    progress: Callable[[float], object] | None = None,
+) -> GrowthMap:
+    """Return the growth rate at the equator over two parameters.
+
+    Parameters
+    ----------
+    task : QueryTask
+        All other parameters.
+    x, y : (str, array_like)
+        Name of a parameter of `QueryTask`, and its values.
+    fixed_noise : bool
+        Along the dimension: keep sigma, instead of ``sigma sqrt(d)``.
+    progress : callable, optional
+        Called with the fraction done.
+
+    Raises
+    ------
+    InputError
+        If a name or a value is not one of `QueryTask`.
+    """
+    names = tuple(one_of(label, name[0], PARAMETERS) for label, name in (("x", x), ("y", y)))
+    if names[0] == names[1]:
+        raise InputError("y", names[1], f"another parameter than x ({names[0]})")
+    values = [
+        real_array(name, given[1], (None,)) for name, given in zip(names, (x, y), strict=True)
+    ]
+    shape = len(values[1]), len(values[0])
+    found = np.empty((2, *shape))
+    for i, j in np.ndindex(shape):
+        cell = dict(zip(names, (float(values[0][j]), float(values[1][i])), strict=True))
+        at = query_objective(varied(task, cell, fixed_noise), 0.0, 1e-10)
+        found[:, i, j] = at.curvature, at.curvature_error
+        if progress is not None:
+            progress((i * shape[1] + j + 1) / np.prod(shape))
+    return GrowthMap(task, (names[0], names[1]), *values, *found)
+
+
+def varied(task: QueryTask, values: dict[str, float], fixed_noise: bool = False) -> QueryTask:
+    """Return a task with other values of some parameters; ``sigma sqrt(d)`` is kept by default."""
+    whole = ("informative", "nuisance", "dimension")
+    given = {k: int(v) if k in whole and v == int(v) else v for k, v in values.items()}
+    if "dimension" in given and "sigma" not in given and not fixed_noise:
+        given["sigma"] = task.sigma * np.sqrt(task.dimension / given["dimension"])
+    return replace(task, **given)  # type: ignore[arg-type]
+
+
+def field_change(
+    task: QueryTask, dimensions: ArrayLike, spread: float = 1.0, points: int = 9
+) -> FieldChange:
+    """Compare the field of tokens of unequal norms with that of equal ones, exactly.
+
+    Parameters
+    ----------
+    task : QueryTask
+        Of equal norms; ``sigma sqrt(d)`` is kept.
+    dimensions : (n,) array_like of int
+        At least three.
+    spread : float
+        c > 0: norms are multiplied by ``1 + c xi / sqrt d``.
+    points : int
+        Alignments between 0 and 1.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range.
+
+    Notes
+    -----
+    Claim B3.
+    """
+    sizes = real_array("dimensions", dimensions, (None,))
+    if len(sizes) < 3:
+        raise InputError("dimensions", dimensions, "at least three dimensions")
+    spread = real_number("spread", spread, positive=True)
+    at = np.linspace(0, 1, whole_number("points", points, 1) + 2)[1:-1]
+    fields = np.array(
+        [
+            [
+                (1 - at**2) * query_objective(replace(one, spread=c), at, 1e-10).slope
+                for c in (0.0, spread)
+            ]
+            for one in (varied(task, {"dimension": d}) for d in sizes)
+        ]
+    )
+    change = np.abs(fields[:, 1] - fields[:, 0]).max(axis=1)
+    size = np.abs(fields[:, 0]).max(axis=1)
+    fit = linregress(np.log(sizes), np.log(change / size))
+    return FieldChange(sizes, change, size, float(fit.slope), float(fit.stderr))
 
 
 def field_lipschitz(task: QueryTask, points: int = 41) -> float:
@@ -92,51 +269,3 @@ def time_to_align(task: QueryTask, alignment: float = 0.9, start: float | None =
     if not (slope > 0).all():
         return float("inf")
     return float(half * np.sum(weights * x / slope))
-
-
-def gradient_moments(
-    task: QueryTask, alpha: float, *, samples: int = 20_000, seed: int = 0
-) -> GradientMoments:
-    """Sample the moments of one sample's gradient at an alignment.
-
-    Parameters
-    ----------
-    task : QueryTask
-        Of equal norms, d >= 4.
-    alpha : float
-    samples, seed : int
-
-    Raises
-    ------
-    InputError
-        If an argument is out of range.
-
-    Notes
-    -----
-    Claim B4. Drawn as `numeric.query_sgd` draws a step, at a cost that does not depend on d.
-    """
-    if task.spread:
-        raise InputError("spread", task.spread, "0 in a simulation")
-    whole_number("dimension", task.dimension, 4)
-    at = float(alignments(real_number("alpha", alpha)))
-    samples = whole_number("samples", samples, 2)
-    rng, block = default_rng(whole_number("seed", seed, 0)), max(1, 2**20 // task.tokens)
-    parts = [
-        _tangents(task, at, min(block, samples - first), rng) for first in range(0, samples, block)
-    ]
-    g = np.concatenate(parts)
-    values = [g, g**2, g**4]
-    means = [float(x.mean()) for x in values]
-    errors = [float(x.std(ddof=1) / np.sqrt(samples)) for x in values]
-    return GradientMoments(*means, *errors)
-
-
-def _tangents(task: QueryTask, alpha: float, count: int, rng: np.random.Generator) -> Array:
-    """Gradients (count,) along the sphere: ``beta sum_i c_i (x_i.u - alpha x_i.q)``."""
-    at = np.full(count, alpha)
-    normals = rng.standard_normal((count, 3, task.tokens))
-    signs = rng.choice((-1.0, 1.0), (count, 1 if task.shared else task.informative))
-    s = sample(task, at, normals, signs, rng.chisquare(task.dimension - 2, count))
-    y = alpha * s.x + np.sqrt(1 - alpha**2) * s.w
-    result: Array = task.beta * (s.c * (s.x - alpha * y)).sum(axis=1)
-    return result

@@ -1,17 +1,21 @@
 """Files of a run: summary.json, report.md, derivation.md and the figures. Each is written whole."""
 
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from numeric import plots
 from numeric.activation import UserActivation
-from numeric.checks import FALSE_ALARM, threshold
+from numeric.checks import FALSE_ALARM, Check, threshold
+from numeric.experiment import Experiment
 from numeric.files import strict_json, write_text
+from numeric.query_experiment import QueryExperiment
 
 if TYPE_CHECKING:
     from numeric.run import Report
@@ -41,13 +45,20 @@ def write_report(report: "Report", out: Path) -> None:
         plots.alignment_figure(report.flow),
         plots.spectrum_figure(report.spectrum),
     )
-    for name, figure in zip(FIGURES, figures, strict=True):
-        plots.label(figure, report.experiment)
-        for suffix in ("svg", "png"):
-            plots.save(figure, out / f"{name}.{suffix}")
+    save_figures(report.experiment, dict(zip(FIGURES, figures, strict=True)), out)
     write_text(out / "report.md", _markdown(report))
     # Last: its presence says that the run is complete.
     write_text(out / "summary.json", strict_json(summary(report), indent=2) + "\n")
+
+
+def save_figures(
+    experiment: Experiment | QueryExperiment, figures: Mapping[str, Figure], out: Path
+) -> None:
+    """Write figures by name, as SVG and PNG, labelled with the experiment."""
+    for name, figure in figures.items():
+        plots.label(figure, experiment)
+        for suffix in ("svg", "png"):
+            plots.save(figure, out / f"{name}.{suffix}")
 
 
 def summary(report: "Report") -> dict[str, Any]:
@@ -81,12 +92,15 @@ def summary(report: "Report") -> dict[str, Any]:
             "samples": int(report.sgd.samples[-1]),
         },
         "seeds": {"flow": settings.flow.seed, "sgd": settings.sgd.seed},
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in ("headflow", "numpy", "scipy", "sympy")},
-        },
+        "versions": versions(),
         "seconds": round(report.seconds, 1),
     }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result was computed with."""
+    packages = {name: _version(name) for name in ("headflow", "numpy", "scipy", "sympy")}
+    return {"python": platform.python_version(), **packages}
 
 
 def _version(name: str) -> str:
@@ -99,17 +113,8 @@ def _version(name: str) -> str:
 def _markdown(report: "Report") -> str:
     experiment, flow, sgd = report.experiment, report.flow, report.sgd
     task, attention = experiment.task, experiment.attention
-    verdict = "agree" if report.passed else "DISAGREE"
-    scores = [abs(c.z) for c in report.checks if c.z is not None]
-    statistical, largest = len(scores), max(scores, default=0.0)
     lines = [
-        f"# {experiment.name}",
-        "",
-        f"**Theory and simulation {verdict}** in {sum(c.passed for c in report.checks)} of "
-        f"{len(report.checks)} checks. {statistical} of them are statistical, with largest |z| = "
-        f"{largest:.2f} and the limit |z| = {threshold(statistical):.2f}: together they raise a "
-        f"false alarm with probability {FALSE_ALARM:g} at most. The formulas are in "
-        "[derivation.md](derivation.md), the numbers in [summary.json](summary.json).",
+        *heading(experiment.name, report.checks),
         "",
         f"{attention.name}, H = {attention.heads} heads, L = {task.tokens} tokens, "
         f"F = {task.prior.features} features; prior mean {_row(task.prior.mean)}, second moment "
@@ -173,20 +178,45 @@ def _markdown(report: "Report") -> str:
         "",
         "![SGD](sgd.svg)",
         "",
+        *check_table(report.checks),
+    ]
+    if report.no_growth:
+        lines += ["", f"No growth rate was compared with the early flow: {report.no_growth}."]
+    return "\n".join(lines) + "\n"
+
+
+def heading(name: str, checks: Sequence[Check]) -> list[str]:
+    """Title and verdict of a report."""
+    passed = sum(c.passed for c in checks)
+    verdict = "agree" if passed == len(checks) else "DISAGREE"
+    scores = [abs(c.z) for c in checks if c.z is not None]
+    statistical, largest = len(scores), max(scores, default=0.0)
+    return [
+        f"# {name}",
+        "",
+        f"**Theory and simulation {verdict}** in {passed} of {len(checks)} checks. {statistical} of them "
+        f"are statistical, with largest |z| = {largest:.2f} and the limit |z| = "
+        f"{threshold(statistical):.2f}: together they raise a false alarm with probability "
+        f"{FALSE_ALARM:g} at most. The formulas are in [derivation.md](derivation.md), the numbers in "
+        "[summary.json](summary.json).",
+    ]
+
+
+def check_table(checks: Sequence[Check]) -> list[str]:
+    """The section on checks of a report."""
+    lines = [
         "## Checks",
         "",
         "| check | value | reference | standard error or tolerance | z | passed |",
         "|---|---:|---:|---:|---:|---|",
     ]
-    for c in report.checks:
+    for c in checks:
         z = "" if c.z is None else f"{c.z:+.2f}"
         lines.append(
             f"| {c.name} | {c.value:.6g} | {c.expected:.6g} | {c.error:.2g} | {z} | "
             f"{'yes' if c.passed else '**no**'} |"
         )
-    if report.no_growth:
-        lines += ["", f"No growth rate was compared with the early flow: {report.no_growth}."]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _row(values: np.ndarray) -> str:

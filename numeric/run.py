@@ -4,10 +4,8 @@ Derivation, exact loss, spectrum, flow and finite-D SGD are computed, compared (
 (`numeric.plots`) and written (`numeric.report`).
 """
 
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from numeric.bayes import Risk, bayes_risk
 from numeric.checks import Check
 from numeric.errors import InputError
 from numeric.experiment import Experiment
+from numeric.files import result_folder
 from numeric.flow import Flow, integrate_flow
 from numeric.noise import initial_state
 from numeric.sgd import SGDRuns, run_sgd
@@ -119,16 +118,8 @@ def run_experiment(
         If the folder cannot be written.
     """
     _check(experiment)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):
-        pass  # a folder that cannot be written is found now
-    # A summary is the last file that a run writes: one that is there is of a complete run.
-    (out / "summary.json").unlink(missing_ok=True)
-    try:
+    with result_folder(out):
         return _run(experiment, out, progress)
-    finally:
-        with suppress(OSError):  # what could not be computed leaves no empty folder
-            out.rmdir()
 
 
 def _run(experiment: Experiment, out: Path, progress: Progress) -> Report:

@@ -14,6 +14,7 @@ from numeric.validate import FloatArray
 
 # The colours of Okabe and Ito, distinct with any colour vision; yellow is too pale for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vPX"
 STABLE, UNSTABLE = COLOURS[0], COLOURS[1]
 GREY = "#6E6E6E"
 

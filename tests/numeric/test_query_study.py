@@ -8,8 +8,9 @@ import pytest
 
 from numeric.errors import InputError
 from numeric.query import QueryTask, query_flow, query_objective
+from numeric.query_noise import gradient_moments
 from numeric.query_sgd import Steps, run_query
-from numeric.query_study import field_lipschitz, gradient_moments, time_to_align
+from numeric.query_study import field_lipschitz, time_to_align
 
 TASK = QueryTask(10, 90, 100, 1.0, 1.0)
 
