@@ -175,7 +175,7 @@ def early_growth(
     task: QueryTask,
     *,
     gamma: float | None = None,
-    tol: float = 0.005,
+    tol: float = 0.004,
     most_runs: int = 20_000,
     seed: int = 0,
     progress: Callable[[float], object] | None = None,

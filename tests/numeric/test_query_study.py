@@ -1,16 +1,21 @@
-"""Regularity of the query's field: slopes by differences, times against the flow, moments of the noise.
+"""The query's field: fixed points against the flow, phase diagram, perturbed norms."""
 
-Monte-Carlo comparisons: 4 with |z| < 5.5 (seeds are fixed): a false alarm with probability below 2e-7.
-"""
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from derive.query import beta, n_0, n_I, theta
+from derive.query_expansion import concentrated_growth
 from numeric.errors import InputError
 from numeric.query import QueryTask, query_flow, query_objective
-from numeric.query_noise import gradient_moments
-from numeric.query_sgd import Steps, run_query
-from numeric.query_study import field_lipschitz, time_to_align
+from numeric.query_study import (
+    field_change,
+    field_lipschitz,
+    fixed_points,
+    growth_map,
+    time_to_align,
+)
 
 TASK = QueryTask(10, 90, 100, 1.0, 1.0)
 
@@ -44,18 +49,68 @@ def test_times_to_align() -> None:
     assert time_to_align(QueryTask(3, 0, 9, 1.0, 1.0, shared=True)) > 1e6
 
 
-@pytest.mark.parametrize("alpha", [0.3, -0.8])
-def test_moments(alpha: float) -> None:
-    """The mean is the field; the second moment is that of one small step."""
-    found = gradient_moments(TASK, alpha, samples=40_000)
-    field = (1 - alpha**2) * float(query_objective(TASK, alpha).slope)
-    assert abs(found.mean - field) < 5.5 * found.mean_error
-    gamma = 1e-5
-    runs = run_query(TASK, Steps(gamma), steps=[1], runs=10_000, alpha=alpha, seed=4)
-    squares = ((runs.alpha[:, 0] - alpha) / gamma) ** 2
-    error = np.hypot(squares.std() / 100, found.second_error)
-    assert abs(squares.mean() - found.second) < 5.5 * error + 0.01 * found.second
-    assert found.fourth >= found.second**2 and found.fourth_error > 0
+def test_fixed_points_and_their_stability() -> None:
+    """Rates by differences of the field, and those of the flow near them."""
+    zero, one = fixed_points(TASK)
+    assert (zero.alpha, zero.stable, one.alpha, one.stable) == (0.0, False, 1.0, True)
+    h = 1e-4
+    field = [(1 - a * a) * float(query_objective(TASK, a, 1e-12).slope) for a in (h, 1 - h)]
+    assert zero.rate == pytest.approx(field[0] / h, rel=1e-6)
+    assert one.rate == pytest.approx(-field[1] / h, rel=1e-3)
+    path = query_flow(TASK, 0.999, [0.0, 1.0, 2.0])
+    assert np.log((1 - path.alpha[2]) / (1 - path.alpha[1])) == pytest.approx(one.rate, rel=1e-2)
+
+
+def test_a_majority_of_one_sign_is_never_recovered() -> None:
+    """Claim B1 does not hold there: the equator attracts, and +-u repel."""
+    task = QueryTask(100, 10, 1000, 1.0, 2.0, 1000**-0.5, shared=True)
+    zero, one = fixed_points(task)
+    assert zero.stable is True and one.stable is False
+    assert time_to_align(task) == np.inf
+    assert abs(query_flow(task, 0.5, 100.0).alpha[-1]) < 1e-6
+    # At d -> infinity the rate is the closed form.
+    far = QueryTask(100, 10, 10**12, 1.0, 2.0, 1e-6, shared=True)
+    exact = concentrated_growth(True).subs({n_0: 10, n_I: 100, theta: 1, beta: 2})
+    assert fixed_points(far)[0].rate == pytest.approx(float(exact), rel=1e-6)
+
+
+def test_zeros_of_the_slope_between_are_found() -> None:
+    """Near the border of that regime the flow may rest between; J' changes its sign there."""
+    found = None
+    for n in range(40, 80):
+        task = QueryTask(100, n, 1000, 1.0, 2.0, 1000**-0.5, shared=True)
+        if len(found := fixed_points(task)) > 2:
+            break
+    assert found is not None and len(found) == 3
+    between = found[1]
+    assert 0 < between.alpha < 1 and float(query_objective(task, between.alpha).slope) < 1e-9
+    assert found[0].stable != between.stable != found[2].stable
+
+
+def test_the_phase_diagram_is_cell_by_cell() -> None:
+    heard: list[float] = []
+    found = growth_map(
+        TASK, ("beta", [0.5, 2.0]), ("nuisance", [0, 90, 10**8]), progress=heard.append
+    )
+    assert found.growth.shape == found.error.shape == (3, 2) and heard[-1] == 1.0
+    for i, j in np.ndindex(3, 2):
+        one = replace(TASK, beta=float(found.x[j]), nuisance=int(found.y[i]))
+        assert found.growth[i, j] == float(query_objective(one, 0.0, 1e-10).curvature)
+    assert found.growth[2, 0] < 1e-5 * found.growth[1, 0]
+    # sigma sqrt(d) is kept along the dimension, unless asked otherwise.
+    x, y = ("dimension", [100, 400]), ("theta", [1.0])
+    kept = growth_map(TASK, x, y).growth[0, 1]
+    assert kept == float(query_objective(QueryTask(10, 90, 400, 1.0, 1.0, 0.5), 0.0).curvature)
+    fixed = growth_map(TASK, x, y, fixed_noise=True).growth[0, 1]
+    assert fixed == float(query_objective(replace(TASK, dimension=400), 0.0).curvature)
+
+
+def test_unequal_norms_change_the_field_by_one_over_d() -> None:
+    """Claim B3, at noise of 1/sqrt d in a coordinate."""
+    task = QueryTask(5, 20, 50, 1.0, 2.0, 50**-0.5)
+    found = field_change(task, [50, 500, 5000], points=5)
+    assert found.exponent == pytest.approx(-1.0, abs=0.05) and found.error < 0.05
+    assert (found.change < found.size).all() and found.change.shape == (3,)
 
 
 def test_bad_arguments_are_refused() -> None:
@@ -64,10 +119,13 @@ def test_bad_arguments_are_refused() -> None:
         (lambda: time_to_align(TASK, 0.05), "alignment"),
         (lambda: time_to_align(TASK, 1.0), "alignment"),
         (lambda: time_to_align(TASK, 0.5, 0.0), "start"),
-        (lambda: gradient_moments(TASK, 1.1), "alpha"),
-        (lambda: gradient_moments(TASK, 0.1, samples=1), "samples"),
-        (lambda: gradient_moments(QueryTask(1, 1, 3, 1.0, 1.0), 0.1), "dimension"),
-        (lambda: gradient_moments(QueryTask(1, 1, 5, 1.0, 1.0, spread=1.0), 0.1), "spread"),
+        (lambda: fixed_points(TASK, 1), "points"),
+        (lambda: growth_map(TASK, ("gamma", [1.0]), ("beta", [1.0])), "x"),
+        (lambda: growth_map(TASK, ("beta", [1.0]), ("beta", [1.0])), "y"),
+        (lambda: growth_map(TASK, ("beta", [1.0]), ("nuisance", [1.5])), "nuisance"),
+        (lambda: growth_map(TASK, ("beta", [-1.0]), ("nuisance", [1])), "beta"),
+        (lambda: field_change(TASK, [10, 20]), "dimensions"),
+        (lambda: field_change(TASK, [10, 20, 30], spread=0.0), "spread"),
     ):
         with pytest.raises(InputError, match=f"^{name}: "):
             call()
