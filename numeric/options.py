@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-EXAMPLES = ("query-recovery", "two-features", "two-features-bayes")
+EXAMPLES = ("two-features", "two-features-bayes", "query-recovery")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -145,14 +145,17 @@ def rules_figure(found: RuleTimes) -> Figure:
 def departures_figure(found: Mapping[str, QueryRuns]) -> Figure:
     """Draw mean alignments of runs on tokens that depart from the model."""
     figure = Figure(figsize=(6.0, 3.9), layout="constrained")
-    ax = figure.subplots()
+    ax, last = figure.subplots(), 1.0
     for i, (name, runs) in enumerate(found.items()):
-        alpha = np.abs(runs.alpha)
+        alpha, last = np.abs(runs.alpha), max(last, runs.steps[-1])
         colour, mean = COLOURS[i % len(COLOURS)], alpha.mean(axis=0)
         ax.plot(runs.steps, mean, color=colour, label=name)
         ax.fill_between(
             runs.steps, alpha.min(axis=0), alpha.max(axis=0), color=colour, alpha=0.12, linewidth=0
         )
+    if last > 100:
+        ax.set_xscale("log")
+        ax.set_xlim(1, last)
     ax.set_ylim(0, 1.03)
     ax.set_xlabel("steps  (bands: all runs)")
     ax.set_ylabel("alignment |α|")

@@ -28,10 +28,11 @@ def test_experiment_file_in_the_readme_loads() -> None:
     from numeric.errors import ExperimentError
     from numeric.experiment import parse_experiment
 
-    text, own, real = re.findall(
+    text, query, own, real = re.findall(
         r"```toml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
     )
     assert parse_experiment(text, "readme").attention.heads == 4
+    assert parse_experiment(query, "readme").task.nuisance == 10_000
     with pytest.raises(ExperimentError, match=r"digits\.npy"):
         parse_experiment(real, "readme")
     task, _, _ = text.partition("[attention]")

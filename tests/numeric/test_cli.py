@@ -329,6 +329,7 @@ def fake_runs(monkeypatch: Patch, **checks: tuple[Check, ...]) -> list[Path]:
         return SimpleNamespace(checks=found, passed=all(check.passed for check in found))
 
     patch(monkeypatch, "run.run_experiment", run_experiment)
+    patch(monkeypatch, "query_run.run_query_experiment", run_experiment)
     return folders
 
 

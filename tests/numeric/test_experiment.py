@@ -89,8 +89,9 @@ def test_defaults() -> None:
 
 
 def test_examples() -> None:
-    assert experiments.example_names() == ("two-features", "two-features-bayes")
-    plain, bayes = map(load_experiment, experiments.example_names())
+    query, *others = experiments.example_names()
+    assert (query, *others) == ("query-recovery", "two-features", "two-features-bayes")
+    plain, bayes = map(load_experiment, others)
     assert plain.state is not None
     assert bayes.state is not None
     assert (plain.name, plain.path) == ("two-features", None)
@@ -305,7 +306,12 @@ def test_bad_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "junk.toml").write_bytes(bytes(range(128, 256)))
     cases: list[tuple[Any, str, str, str]] = [
-        ("no.toml", "no.toml", "no such file", "a TOML file, or an example: one of 'two-features'"),
+        (
+            "no.toml",
+            "no.toml",
+            "no such file",
+            "a TOML file, or an example: one of 'query-recovery'",
+        ),
         ("two-featurs", "two-featurs", "no such file", "did you mean 'two-features'?"),
         (tmp_path, str(tmp_path), "is a directory", "a TOML file"),
         ("", "", "is a directory", "a TOML file"),
