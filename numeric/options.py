@@ -12,7 +12,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="headflow",
         description="Training dynamics of attention heads: derived, computed exactly, simulated.",
-        epilog="example: headflow run   (both shipped examples, into headflow-results)",
+        epilog="example: headflow run   (all shipped examples, into headflow-results)",
     )
     found.add_argument("--version", action="store_true", help="show the version and exit")
     found.set_defaults(command=None)
@@ -54,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
         "loss",
         "exact population loss and its gradient",
         f"{start} The gradient is dE/dm (heads x features), dE/dr (heads x heads; dE = tr(G dr)) "
-        "and, where they are trained, dE/db and dE/dv (heads).",
+        "and, where they are trained, dE/db and dE/dv (heads). Of a file with [query]: J, J' and J'' at a "
+        "few alignments.",
         "loss two-features --json",
     )
     loss.add_argument(
@@ -68,7 +69,8 @@ def parser() -> argparse.ArgumentParser:
         "Hessian eigenvalues and growth rates by sector",
         "Coordinates are (m, rho) with r = rho rho^T. A growth rate is minus an eigenvalue, per "
         "unit of tau = step size x steps. Residual sectors count once per residual dimension, unless "
-        "--dimension is given.",
+        "--dimension is given. Of a file with [query]: fixed points, their stability, and step sizes; the "
+        "figure is a phase diagram.",
         "spectrum two-features --plot spectrum.svg",
     )
     spectrum.add_argument(
@@ -92,7 +94,8 @@ def parser() -> argparse.ArgumentParser:
         "order-parameter flow, the limit of training as D -> infinity",
         f"{start} Times are tau = step size x steps, up to flow.tau_max; with flow.kappa > 0, "
         "samples = D tau / kappa. In JSON, m is (times, heads, features), r is (times, heads, "
-        "heads), and an excursion's feature counts from 0.",
+        "heads), and an excursion's feature counts from 0. Of a file with [query]: alpha against t = sum of "
+        "steps, from flow.alpha.",
         "flow two-features --plot flow.svg",
     )
     risk = add(
@@ -112,7 +115,8 @@ def parser() -> argparse.ArgumentParser:
         "stochastic gradient descent at finite token dimension D",
         f"{start} It runs up to tau = step size x steps = flow.tau_max with step size sgd.step; "
         "without one, kappa = step x D / batch is flow.kappa, or 1 if that is 0. JSON has means "
-        "over runs and their standard errors (m_error, ...).",
+        "over runs and their standard errors (m_error, ...). Of a file with [query]: the ascent of [ascent]; "
+        "--compare flow measures its early growth against J''(0).",
         "sgd two-features --compare flow --plot agreement.svg",
     )
     sgd.add_argument(
@@ -163,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
     example = add(
         "example",
         "print a shipped experiment file, to start your own from",
-        f"There are {' and '.join(EXAMPLES)}.",
+        f"There are {', '.join(EXAMPLES)}.",
         "example two-features > mine.toml",
     )
     example.add_argument("name", choices=EXAMPLES, metavar="NAME", help=" or ".join(EXAMPLES))
