@@ -54,8 +54,8 @@ def parser() -> argparse.ArgumentParser:
         "loss",
         "exact population loss and its gradient",
         f"{start} The gradient is dE/dm (heads x features), dE/dr (heads x heads; dE = tr(G dr)) "
-        "and, where they are trained, dE/db and dE/dv (heads). Of a file with [query]: J, J' and J'' at a "
-        "few alignments.",
+        "and, where they are trained, dE/db and dE/dv (heads). Of a file with [query]: J, J' and "
+        "J'' at a few alignments.",
         "loss two-features --json",
     )
     loss.add_argument(
@@ -68,9 +68,9 @@ def parser() -> argparse.ArgumentParser:
         "spectrum",
         "Hessian eigenvalues and growth rates by sector",
         "Coordinates are (m, rho) with r = rho rho^T. A growth rate is minus an eigenvalue, per "
-        "unit of tau = step size x steps. Residual sectors count once per residual dimension, unless "
-        "--dimension is given. Of a file with [query]: fixed points, their stability, and step sizes; the "
-        "figure is a phase diagram.",
+        "unit of tau = step size x steps. Residual sectors count once per residual dimension, "
+        "unless --dimension is given. Of a file with [query]: fixed points, their stability, and "
+        "step sizes; the figure is a phase diagram.",
         "spectrum two-features --plot spectrum.svg",
     )
     spectrum.add_argument(
@@ -94,8 +94,8 @@ def parser() -> argparse.ArgumentParser:
         "order-parameter flow, the limit of training as D -> infinity",
         f"{start} Times are tau = step size x steps, up to flow.tau_max; with flow.kappa > 0, "
         "samples = D tau / kappa. In JSON, m is (times, heads, features), r is (times, heads, "
-        "heads), and an excursion's feature counts from 0. Of a file with [query]: alpha against t = sum of "
-        "steps, from flow.alpha.",
+        "heads), and an excursion's feature counts from 0. Of a file with [query]: alpha against "
+        "t = sum of steps, from flow.alpha.",
         "flow two-features --plot flow.svg",
     )
     risk = add(
@@ -115,17 +115,17 @@ def parser() -> argparse.ArgumentParser:
         "stochastic gradient descent at finite token dimension D",
         f"{start} It runs up to tau = step size x steps = flow.tau_max with step size sgd.step; "
         "without one, kappa = step x D / batch is flow.kappa, or 1 if that is 0. JSON has means "
-        "over runs and their standard errors (m_error, ...). Of a file with [query]: the ascent of [ascent]; "
-        "--compare flow measures its early growth against J''(0).",
+        "over runs and their standard errors (m_error, ...). Of a file with [query]: the ascent "
+        "of [ascent]; --compare flow measures its early growth against J''(0).",
         "sgd two-features --compare flow --plot agreement.svg",
     )
     sgd.add_argument(
         "--method",
         choices=("direct", "reduced"),
         help="direct: D-dimensional keys; reduced: the same law by the order parameters alone, at a cost "
-        "per step that does not depend on D: 2 microseconds with the extra 'fast', else 5 in hundreds of "
-        "runs; a run takes D tau_max / kappa samples (default: sgd.method, or direct; reduced beside "
-        "--compare and --scaling)",
+        "per step that does not depend on D: 2 microseconds with the extra 'fast', else 5 in "
+        "hundreds of runs; a run takes D tau_max / kappa samples (default: sgd.method, or direct; "
+        "reduced beside --compare and --scaling)",
     )
     sgd.add_argument(
         "--workers", type=int, default=1, metavar="N", help="threads; results do not depend on it"
@@ -185,10 +185,10 @@ def bayes_options(
     minima = add(
         "minima",
         "least loss of each activation, beside the Bayes risk",
-        "Descents from many random starts over m, r, b and v; upper bounds of the least loss. A sweep "
-        "shows losses against signal strength, tokens or heads. Columns: error of the gap; largest entry "
-        "of r; unstable directions of the Hessian; descents that end within 1e-6 of the least loss. The "
-        "minimizer itself is in the JSON.",
+        "Descents from many random starts over m, r, b and v; upper bounds of the least loss. A "
+        "sweep shows losses against signal strength, tokens or heads. Columns: error of the gap; "
+        "largest entry of r; unstable directions of the Hessian; descents that end within 1e-6 of "
+        "the least loss. The minimizer itself is in the JSON.",
         "minima two-features --activations softmax b-softmax --starts 2 --signal 0.5 1 2",
     )
     minima.add_argument(
@@ -209,9 +209,9 @@ def bayes_options(
     heads = add(
         "heads",
         "how many heads bring the least loss close to the Bayes risk",
-        "Losses of 1, 2, ... heads of the file's activation, whatever its number of heads, by descents; "
-        "the answer is an upper bound. For Bayes-softmax, heads at the nodes of Gauss quadrature are "
-        "shown beside it.",
+        "Losses of 1, 2, ... heads of the file's activation, whatever its number of heads, by "
+        "descents; the answer is an upper bound. For Bayes-softmax, heads at the nodes of Gauss "
+        "quadrature are shown beside it.",
         "heads two-features-bayes --max-gap 0.05",
     )
     heads.add_argument(
@@ -244,9 +244,9 @@ def bayes_options(
     outcomes = add(
         "outcomes",
         "what training from random keys finds: losses, and patterns of heads",
-        "Random keys as in [flow], up to flow.tau_max. A head is unused if it is shorter than a fifth of "
-        "the longest one (or than 0.1), a single direction if one feature takes part, else a mixture; "
-        "features take part from three tenths of the head's largest alignment on.",
+        "Random keys as in [flow], up to flow.tau_max. A head is unused if it is shorter than a "
+        "fifth of the longest one (or than 0.1), a single direction if one feature takes part, "
+        "else a mixture; features take part from three tenths of the head's largest alignment on.",
         "outcomes two-features --runs 8 --plot outcomes.svg",
     )
     outcomes.add_argument(
