@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
-from numeric.errors import InputError
+from numeric.errors import InputError, Verbatim
 from numeric.quadrature import Array
 from numeric.query import QueryTask, alignments, query_objective
 from numeric.query_sgd import Steps, run_query
@@ -18,6 +18,11 @@ from numeric.validate import real_number, whole_number
 SMALL, GENTLE = 1e-4, 0.1
 # Pairs of a pilot, and of those that run side by side.
 PILOT, BATCH = 64, 512
+# Normals that an early growth draws, but for the pilot; those of a sample, and of a step budget.
+MOST_NORMALS, MOST_OF_ONE, BUDGET = 4_000_000_000, 100_000_000, 400_000_000
+# What the step of one run costs beside its normals, in normals.
+OVERHEAD = 300
+SAMPLES = 50, 4_000
 
 
 @dataclass(frozen=True)
@@ -98,10 +103,15 @@ class EarlyGrowth:
     expected: float
     step: float
 
-    def agrees(self, within: float = 0.02) -> bool:
-        """Whether rate and J''(0) agree within a fraction at least four times the standard error."""
-        allowed = within * self.expected
-        return abs(self.rate - self.expected) <= allowed and 4 * self.error <= allowed
+    def agrees(self, within: float = 0.02) -> bool | None:
+        """Whether rate and J''(0) agree within a fraction; None if the error is too large to tell.
+
+        It is told where the fraction is four standard errors, or the difference exceeds both.
+        """
+        allowed, apart = within * self.expected, abs(self.rate - self.expected)
+        if 4 * self.error <= allowed:
+            return apart <= allowed
+        return False if apart > allowed + 4 * self.error else None
 
 
 def gradient_moments(
@@ -130,6 +140,9 @@ def gradient_moments(
     whole_number("dimension", task.dimension, 4)
     at = float(alignments(real_number("alpha", alpha)))
     samples = whole_number("samples", samples, 2)
+    if 3 * task.tokens > MOST_OF_ONE:
+        found = Verbatim(f"{3 * task.tokens:.3g} numbers of a sample")
+        raise InputError("task", found, f"at most {MOST_OF_ONE:,}")
     rng, block = default_rng(whole_number("seed", seed, 0)), max(1, 2**20 // task.tokens)
     parts = [
         _tangents(task, at, min(block, samples - first), rng) for first in range(0, samples, block)
@@ -141,21 +154,24 @@ def gradient_moments(
     return GradientMoments(*means, *errors)
 
 
-def step_budget(task: QueryTask, *, samples: int = 4_000, seed: int = 0) -> StepBudget:
+def step_budget(task: QueryTask, *, samples: int | None = None, seed: int = 0) -> StepBudget:
     """Return the steps that the noise of single samples allows, and how many are needed.
 
     Parameters
     ----------
     task : QueryTask
         Of equal norms, d >= 4.
-    samples, seed : int
-        Of the moments of the gradient.
+    samples : int, optional
+        Of the moments of the gradient; by default 4,000, or fewer of very many tokens.
+    seed : int
 
     Raises
     ------
     InputError
         If an argument is out of range.
     """
+    if samples is None:
+        samples = int(np.clip(BUDGET // (6 * task.tokens), *SAMPLES))
     found = query_objective(task, [0.0, 1.0], 1e-10)
     growth, slope = float(found.curvature[0]), float(found.slope[1])
     noise, end = (gradient_moments(task, a, samples=samples, seed=seed) for a in (0.0, 1.0))
@@ -204,7 +220,7 @@ def early_growth(
     -----
     Two runs from ``+-alpha_0`` see the same noise, in which their difference grows while it cancels. The
     rate is its logarithm over a time of ``1/J''(0)``, at gamma and at half of it, and extrapolated to
-    zero.
+    zero. There are fewer pairs, and the error is larger, where they would take more than some minutes.
     """
     tol, most = real_number("tol", tol, positive=True), whole_number("most_runs", most_runs, 2)
     budget = step_budget(task, seed=seed)
@@ -215,7 +231,8 @@ def early_growth(
     # A pilot tells how many pairs are needed.
     pairs = min(PILOT, most)
     found = EarlyGrowth(*_grown(task, gamma, steps, pairs, seed, None), budget.growth, gamma)
-    needed = min(most, int(np.ceil(1.2 * pairs * (found.error / (tol * budget.growth)) ** 2)))
+    needed = int(np.ceil(1.2 * pairs * (found.error / (tol * budget.growth)) ** 2))
+    needed = min(needed, most, MOST_NORMALS // (2 * (3 * task.tokens + OVERHEAD) * sum(steps)))
     if needed > pairs:
         values = _grown(task, gamma, steps, needed, seed + 1, progress)
         found = EarlyGrowth(*values, budget.growth, gamma)

@@ -100,7 +100,9 @@ def fixed_points(task: QueryTask, points: int = 41) -> tuple[FixedPoint, ...]:
         If `points` is not a whole number >= 2.
     """
     at = np.linspace(0, 1, whole_number("points", points, 2))
-    slope = query_objective(task, at, 1e-10).slope
+    fine = query_objective(task, at, 1e-12)
+    # A sign within the error is none.
+    slope = np.where(np.abs(fine.slope) > fine.slope_error, fine.slope, 0.0)
     found = [0.0]
     for a, b, left, right in zip(at[1:-1], at[2:], slope[1:-1], slope[2:], strict=True):
         if left * right < 0:
@@ -249,7 +251,7 @@ def time_to_align(task: QueryTask, alignment: float = 0.9, start: float | None =
     Returns
     -------
     float
-        ``int d alpha / ((1 - alpha^2) J')``; infinite if J' is not positive on the way.
+        ``int d alpha / ((1 - alpha^2) J')``; infinite if J' is not positive beyond its error on the way.
 
     Raises
     ------
@@ -265,7 +267,7 @@ def time_to_align(task: QueryTask, alignment: float = 0.9, start: float | None =
     ends = np.log(np.arctanh([first, last]))
     middle, half = ends.mean(), np.diff(ends)[0] / 2
     x = np.exp(middle + half * z)
-    slope = query_objective(task, np.tanh(x), 1e-10).slope
-    if not (slope > 0).all():
+    found = query_objective(task, np.tanh(x), 1e-10)
+    if not (found.slope > found.slope_error).all():
         return float("inf")
-    return float(half * np.sum(weights * x / slope))
+    return float(half * np.sum(weights * x / found.slope))

@@ -96,9 +96,19 @@ def test_early_growth_is_the_curvature(task: QueryTask) -> None:
 
 
 def test_disagreement_is_seen() -> None:
-    assert not EarlyGrowth(1.03, 0.004, 1.0, 0.1).agrees()
-    assert not EarlyGrowth(1.01, 0.02, 1.0, 0.1).agrees()  # an error too large to tell
-    assert EarlyGrowth(1.01, 0.004, 1.0, 0.1).agrees()
+    assert EarlyGrowth(1.03, 0.004, 1.0, 0.1).agrees() is False
+    assert EarlyGrowth(1.03, 0.02, 1.0, 0.1).agrees() is None  # an error too large to tell
+    assert EarlyGrowth(1.13, 0.02, 1.0, 0.1).agrees() is False
+    assert EarlyGrowth(1.01, 0.004, 1.0, 0.1).agrees() is True
+
+
+def test_costs_are_bounded() -> None:
+    with pytest.raises(InputError, match=r"^task: .* at most 100,000,000"):
+        step_budget(QueryTask(1, 10**8, 1000, 1.0, 1.0))
+    assert step_budget(QueryTask(10, 10**6, 1000, 1.0, 1.0)).square > 0
+    # In four dimensions the noise needs more pairs than are affordable.
+    found = early_growth(QueryTask(20, 40, 4, 0.25, 10.0, 0.5), most_runs=64)
+    assert found.agrees() is None
 
 
 def test_where_nothing_grows() -> None:

@@ -129,3 +129,12 @@ def test_bad_arguments_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=f"^{name}: "):
             call()
+
+
+def test_rounding_moves_nothing() -> None:
+    """At beta = 10^-8 J' is rounding: no fixed point in between, none stable, and no time to align."""
+    task = QueryTask(20, 40, 30, 0.25, 1e-8, 30**-0.5)
+    found = fixed_points(task)
+    assert [x.alpha for x in found] == [0.0, 1.0]
+    assert [x.stable for x in found] == [None, None]
+    assert time_to_align(task) == np.inf
