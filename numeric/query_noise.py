@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
-from numeric.errors import InputError, Verbatim
+from numeric.errors import InputError, SimulationError, Verbatim
 from numeric.quadrature import Array
 from numeric.query import QueryTask, alignments, query_objective
 from numeric.query_sgd import Steps, run_query
@@ -215,6 +215,8 @@ def early_growth(
     ------
     InputError
         If an argument is out of range, or the equator does not repel.
+    SimulationError
+        If growth is so slow that no simulation shows it.
 
     Notes
     -----
@@ -230,9 +232,14 @@ def early_growth(
     steps = [max(1, round(1 / (size * budget.growth))) for size in (gamma, gamma / 2)]
     # A pilot tells how many pairs are needed.
     pairs = min(PILOT, most)
+    affordable = MOST_NORMALS // (2 * (3 * task.tokens + OVERHEAD) * sum(steps))
+    if affordable < pairs:
+        raise SimulationError(
+            f"early growth: it takes {sum(steps):.3g} steps, too many to simulate"
+        )
     found = EarlyGrowth(*_grown(task, gamma, steps, pairs, seed, None), budget.growth, gamma)
     needed = int(np.ceil(1.2 * pairs * (found.error / (tol * budget.growth)) ** 2))
-    needed = min(needed, most, MOST_NORMALS // (2 * (3 * task.tokens + OVERHEAD) * sum(steps)))
+    needed = min(needed, most, affordable)
     if needed > pairs:
         values = _grown(task, gamma, steps, needed, seed + 1, progress)
         found = EarlyGrowth(*values, budget.growth, gamma)

@@ -17,7 +17,7 @@ from scipy.stats import ks_2samp
 from numeric import query_plots
 from numeric._generated import query as kernels
 from numeric.checks import FALSE_ALARM, Check, statistical, threshold, within
-from numeric.errors import InputError
+from numeric.errors import InputError, SimulationError
 from numeric.files import result_folder, strict_json, write_text
 from numeric.query import Objective, QueryFlow, QueryTask, query_objective
 from numeric.query_command import flow_of, runs_of, surroundings
@@ -120,7 +120,11 @@ def _computed(experiment: QueryExperiment, progress: Progress) -> QueryReport:
     objective, points = query_objective(task, ALIGNMENTS), fixed_points(task)
     budget, growth = step_budget(task, seed=settings.seed), None
     if budget.step:
-        growth = early_growth(task, seed=settings.seed, progress=partial(progress, "early growth"))
+        try:
+            told = partial(progress, "early growth")
+            growth = early_growth(task, seed=settings.seed, progress=told)
+        except SimulationError as error:
+            notes.append(f"No growth was compared; {error}.")
     else:
         notes.append("The equator does not repel: there is no early growth to compare.")
     diagram = surroundings(experiment, partial(progress, "phase diagram"))

@@ -6,7 +6,7 @@ Monte-Carlo comparisons: 8 with |z| < 5.5 (seeds are fixed): a false alarm with 
 import numpy as np
 import pytest
 
-from numeric.errors import InputError
+from numeric.errors import InputError, SimulationError
 from numeric.query import QueryTask, query_objective
 from numeric.query_noise import EarlyGrowth, early_growth, gradient_moments, step_budget
 from numeric.query_sgd import Steps, run_query
@@ -106,6 +106,8 @@ def test_costs_are_bounded() -> None:
     with pytest.raises(InputError, match=r"^task: .* at most 100,000,000"):
         step_budget(QueryTask(1, 10**8, 1000, 1.0, 1.0))
     assert step_budget(QueryTask(10, 10**6, 1000, 1.0, 1.0)).square > 0
+    with pytest.raises(SimulationError, match="too many to simulate"):
+        early_growth(QueryTask(20, 40, 30, 1e-6, 10.0, 30**-0.5))
     # In four dimensions the noise needs more pairs than are affordable.
     found = early_growth(QueryTask(20, 40, 4, 0.25, 10.0, 0.5), most_runs=64)
     assert found.agrees() is None
