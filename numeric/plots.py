@@ -89,8 +89,8 @@ def save(figure: Figure, path: str | Path) -> None:
 def label(figure: Figure, experiment: Experiment | QueryExperiment) -> None:
     """Write which experiment a figure shows above it, unless it has a title of its own."""
     if not figure.get_suptitle():
-        # About 14 letters fit into an inch.
-        words = textwrap.fill(experiment.title, int(14 * figure.get_figwidth()))
+        # About 11 letters fit into an inch.
+        words = textwrap.fill(experiment.title, int(11 * figure.get_figwidth()))
         figure.suptitle(words, fontsize=11, fontweight="bold")
 
 

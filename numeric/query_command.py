@@ -150,7 +150,11 @@ def flow_of(experiment: "QueryExperiment", t_max: float | None = None) -> "Query
             rates = [abs(x.rate) for x in fixed_points(task) if x.stable is not None]
             horizon = 10 / max(rates, default=10.0)
         horizon *= 1.25
-    return query_flow(task, start, horizon)
+    if t_max is None:
+        return query_flow(task, start, horizon)
+    # Beside runs time is shown on a logarithmic axis.
+    times = np.union1d(np.linspace(0, horizon, 201), horizon * np.geomspace(1e-4, 1, 201))
+    return query_flow(task, start, times)
 
 
 def runs_of(
