@@ -24,7 +24,8 @@ _EVERY = 0.1  # seconds between two reports of progress
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    It is 1 if theory and simulation disagree or generated kernels are out of date, 2 for bad input,
+    It is 1 if theory and simulation disagree, verdicts on claims changed or generated kernels are out
+    of date, 2 for bad input,
     after one line on standard error, and 130 if interrupted.
     """
     try:
@@ -78,7 +79,8 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     if arguments.command is None:
         parser.error("a command is required")
-    return {"run": _run, "example": _example}.get(arguments.command, _show)(arguments)
+    own = {"run": _run, "example": _example, "claims": _claims}
+    return own.get(arguments.command, _show)(arguments)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -114,6 +116,14 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
         code = code if report.passed else DISAGREE
     return code
+
+
+def _claims(arguments: argparse.Namespace) -> int:
+    from numeric.claims_command import check
+
+    with _Progress() as progress:
+        same = check(arguments, progress)
+    return 0 if same else DISAGREE
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,31 @@
+"""The ledger in lines: on the terminal as results come in, and as a Markdown table."""
+
+from typing import Any
+
+from numeric.claims.ledger import Entry
+from numeric.claims.registry import IDS
+
+
+def lines_of(entry: Entry) -> list[str]:
+    """Return what the terminal shows of a claim: its verdict, and one line for each regime."""
+    claim = entry.claim
+    head = f"{claim.id:4}{entry.verdict:14}{entry.seconds:6.0f} s  {claim.title} [{claim.status}]"
+    lines = [f"      {x.verdict:14}{x.regime.name}: {x.decisive}" for x in entry.findings]
+    return [head, *lines, *([f"      not computed: {entry.error}"] if entry.error else [])]
+
+
+def markdown(ledger: dict[str, Any]) -> str:
+    """Return a ledger's verdicts as a table: of the full check where there is one, else the quick one."""
+    rows = ["| claim | | verdict | where it stops holding |", "|---|---|---|---|"]
+    for name in IDS:
+        found = [ledger.get(mode, {}).get("claims", {}).get(name) for mode in ("full", "quick")]
+        record = next((x for x in found if x), None)
+        if record is None:
+            continue
+        others = list(record["regimes"].items())[1:]
+        fails = [regime for regime, x in others if x["verdict"] == "refuted"]
+        mark = "" if found[0] else " (quick)"
+        rows.append(
+            f"| {name} | {record['title']} | {record['verdict']}{mark} | {'; '.join(fails)} |"
+        )
+    return "\n".join(rows)
