@@ -30,6 +30,7 @@ query        one query recovering a signal: exact objective, flow on the sphere;
              points and phase diagram; `query_sgd`: stochastic gradient ascent by `query_steps`, on all
              coordinates or on the alignment alone; `query_noise`: what single samples allow;
              `query_compare`: other rules and other tokens
+claims       the papers' claims as checks with a verdict; `claims_command` runs and reports them
 checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
 run          the main job; `report` writes its files; `query_run`: that of the query model
 plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`, `bayes_plots`, `query_plots`

@@ -3,11 +3,10 @@
 import argparse
 from collections.abc import Callable
 
-from numeric.claims.ledger import changed, committed, settle, write_ledger
+from numeric.claims.ledger import changed, committed, read_ledger, settle, write_ledger
 from numeric.claims.page import page
 from numeric.claims.registry import IDS, claims
 from numeric.claims.table import lines_of
-from numeric.errors import InputError
 from numeric.files import write_text
 from numeric.report import versions
 from numeric.validate import whole_number
@@ -40,8 +39,7 @@ def check(arguments: argparse.Namespace, progress: Callable[[str, float], object
     workers = whole_number("--workers", arguments.workers, 1, 256)
     out.mkdir(parents=True, exist_ok=True)
     path = out / "ledger.json"
-    if path.is_dir():
-        raise InputError("--out", str(path), "a ledger of claims, or nothing")
+    read_ledger(path)  # what cannot be kept is refused before the work is done
     entries = []
     stage = f"{len(chosen)} claims"
     progress(stage, 0.0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from numeric.claims.claim import CONFIDENCE, Claim, Finding, Part
-from numeric.errors import HeadflowError, InputError
+from numeric.errors import HeadflowError, InputError, Verbatim
 from numeric.files import strict_json, write_text
 from numeric.validate import whole_number
 
@@ -249,6 +249,27 @@ def changed(entries: Iterable[Entry], ledger: dict[str, Any]) -> list[str]:
     return lines
 
 
+def read_ledger(path: Path) -> dict[str, Any]:
+    """Return a ledger that was written, or an empty one if there is none.
+
+    Raises
+    ------
+    InputError
+        If there is something else.
+    OSError
+        If it cannot be read.
+    """
+    if not path.exists():
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if set(found) <= set(MODES) and all(isinstance(x["claims"], dict) for x in found.values()):
+            return found
+    except (ValueError, LookupError, TypeError, AttributeError):
+        pass
+    raise InputError("--out", Verbatim(f"{path}, which is no ledger"), "a ledger, or none")
+
+
 def write_ledger(entries: Sequence[Entry], path: Path, versions: dict[str, str], seed: int) -> None:
     """Write a ledger, keeping what an earlier one at the same place says of other claims.
 
@@ -259,17 +280,9 @@ def write_ledger(entries: Sequence[Entry], path: Path, versions: dict[str, str],
     OSError
         If it cannot be written.
     """
-    found: dict[str, Any] = {}
-    if path.exists():
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if not all(isinstance(found[mode]["claims"], dict) for mode in found):
-                raise TypeError
-        except (ValueError, KeyError, TypeError):
-            raise InputError("--out", str(path), "a ledger of claims, or nothing") from None
+    found = read_ledger(path)
     for entry in entries:
-        head = {"versions": versions, "seed": seed, "confidence": CONFIDENCE}
         mode = found.setdefault(entry.mode, {"claims": {}})
-        mode.update(head)
+        mode.update({"versions": versions, "seed": seed, "confidence": CONFIDENCE})
         mode["claims"][entry.claim.id] = entry.record()
     write_text(path, strict_json(found, indent=1) + "\n")
