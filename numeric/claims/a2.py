@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, sampled
+from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, sampled
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import against_dimension, panels
 from numeric.claims.priors import gaussian
@@ -12,6 +13,7 @@ from numeric.phases import first_passages, fit_scaling, phase_watches
 from numeric.style import styled
 from numeric.task import Attention, Task
 
+LATE = Condition("runs that have not aligned by τ = 100", high=0)
 SLOPE = Condition("growth of τ with log D, relative to τ", -0.05, 0.05)
 SETTINGS = {
     "mean 1, η = 0.1": {"mean": 1.0, "eta": 0.1, "heads": 2},
@@ -20,7 +22,7 @@ SETTINGS = {
     "η = 1": {"mean": 1.0, "eta": 1.0, "heads": 2},
     "eight heads": {"mean": 1.0, "eta": 0.1, "heads": 8},
 }
-REGIMES = tuple(Regime(name, (SLOPE,)) for name in SETTINGS)
+REGIMES = tuple(Regime(name, (LATE, SLOPE)) for name in SETTINGS)
 
 
 def align(
@@ -61,9 +63,13 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
     for name in SETTINGS:
         if f"align, {name}" in results:
             x = results[f"align, {name}"]
-            fit = fit_scaling(x["dimensions"], x["tau"])
-            relative = sampled(fit.slope / fit.constant, fit.slope_error / fit.constant)
-            found[name] = {SLOPE.name: relative}
+            passages = [array(y) for y in x["tau"]]
+            late = int(sum(np.isnan(y).sum() for y in passages))
+            slope = Measured(np.nan)
+            if not late:
+                fit = fit_scaling(x["dimensions"], passages)
+                slope = sampled(fit.slope / fit.constant, fit.slope_error / fit.constant)
+            found[name] = {LATE.name: Measured(late), SLOPE.name: slope}
     return found
 
 

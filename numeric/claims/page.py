@@ -30,6 +30,7 @@ th, td { text-align: left; padding: 0.25rem 0.6rem; border-bottom: 1px solid #e3
          vertical-align: top; }
 td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 img { max-width: 100%; height: auto; }
+.supported, .refuted, .inconclusive { white-space: nowrap; }
 .supported { color: #00614a; font-weight: 600; }
 .refuted { color: #a33c00; font-weight: 600; }
 .inconclusive { color: #555; font-weight: 600; }

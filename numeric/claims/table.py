@@ -23,7 +23,7 @@ def markdown(ledger: dict[str, Any]) -> str:
         if record is None:
             continue
         others = list(record["regimes"].items())[1:]
-        fails = [regime for regime, x in others if x["verdict"] == "refuted"]
+        fails = [regime.replace("|", "\\|") for regime, x in others if x["verdict"] == "refuted"]
         mark = "" if found[0] else " (quick)"
         rows.append(
             f"| {name} | {record['title']} | {record['verdict']}{mark} | {'; '.join(fails)} |"

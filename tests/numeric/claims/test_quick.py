@@ -59,14 +59,16 @@ def gradient_of_wrong_sign(patch: Patch) -> None:
 
 def no_mean_signal(patch: Patch) -> None:
     def wrong(task: Task, *given: Any, **how: Any) -> Any:
-        return first_passages(Task(task.tokens, isotropic(1, 4.0)), *given, **how)
+        return first_passages(
+            Task(task.tokens, isotropic(1, 1.0)), *given, **how | {"tau_max": 5.0}
+        )
 
     patch.setattr("numeric.claims.a2.first_passages", wrong)
 
 
-def hessian_of_three_tokens(patch: Patch) -> None:
+def hessian_of_twenty_tokens(patch: Patch) -> None:
     def wrong(state: State, task: Task, layer: Attention) -> Any:
-        return alike_hessian(state, replace(task, tokens=3), layer)
+        return alike_hessian(state, replace(task, tokens=20), layer)
 
     patch.setattr("numeric.claims.a3.alike_hessian", wrong)
 
@@ -100,7 +102,7 @@ def rates_that_differ(patch: Patch) -> None:
             self.law = escape_law(*given)
 
         def quantile(self, p: float, size: float) -> float:
-            return self.law.quantile(p, size) * (0.5 + p)
+            return self.law.quantile(p, size) * 2 * p
 
     patch.setattr("numeric.claims.a8.escape_law", Wrong)
 
@@ -173,7 +175,7 @@ def noise_that_does_not_shrink(patch: Patch) -> None:
     [
         ("A1", 0, gradient_of_wrong_sign),
         ("A2", 0, no_mean_signal),
-        ("A3", 0, hessian_of_three_tokens),
+        ("A3", 0, hessian_of_twenty_tokens),
         ("A4", 0, axes_swapped),
         ("A5", 0, axes_swapped),
         ("A6", 1, variances_swapped),
