@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, sampled
+from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import against_dimension, panels
 from numeric.claims.priors import gaussian
-from numeric.phases import first_passages, fit_scaling, phase_watches
+from numeric.claims.scaling import growth, passages
+from numeric.phases import phase_watches
 from numeric.style import styled
 from numeric.task import Attention, Task
 
@@ -30,21 +30,8 @@ def align(
 ) -> dict[str, Any]:
     """First passages of the mean head's alignment, at half of the unspecialized saddle's."""
     task, layer = Task(5, gaussian([mean], [[1.0]])), Attention("softmax", heads)
-    watches = phase_watches(task, layer)[:1]
-    found = [
-        first_passages(
-            task,
-            layer,
-            watches,
-            dimension=size,
-            eta=eta,
-            kappa=1.0,
-            tau_max=100.0,
-            runs=runs,
-            seed=seed + i,
-        ).passages[:, 0]
-        for i, size in enumerate(dimensions)
-    ]
+    how = {"eta": eta, "kappa": 1.0, "tau_max": 100.0, "runs": runs}
+    found = passages(task, layer, phase_watches(task, layer)[0], dimensions, seed, **how)
     return {"dimensions": dimensions, "tau": found}
 
 
@@ -63,13 +50,8 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
     for name in SETTINGS:
         if f"align, {name}" in results:
             x = results[f"align, {name}"]
-            passages = [array(y) for y in x["tau"]]
-            late = int(sum(np.isnan(y).sum() for y in passages))
-            slope = Measured(np.nan)
-            if not late:
-                fit = fit_scaling(x["dimensions"], passages)
-                slope = sampled(fit.slope / fit.constant, fit.slope_error / fit.constant)
-            found[name] = {LATE.name: Measured(late), SLOPE.name: slope}
+            late, slope = growth(x["dimensions"], x["tau"])
+            found[name] = {LATE.name: late, SLOPE.name: slope}
     return found
 
 

@@ -14,12 +14,11 @@ from numeric.claims.claim import (
     Regime,
     Results,
     array,
-    sampled,
 )
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import against_dimension, panels
 from numeric.claims.priors import gaussian
-from numeric.phases import first_passages, fit_scaling
+from numeric.claims.scaling import growth, passages
 from numeric.saddles import unspecialized_saddle
 from numeric.style import styled
 from numeric.task import Attention, Task
@@ -44,21 +43,8 @@ def specialize(
 ) -> dict[str, Any]:
     """First passages of the norm of the heads' differences, and the saddle's growth rate."""
     task, layer = Task(tokens, gaussian([mean], [[4.0]])), Attention("softmax", 4)
-    watches = [specialization(task, layer)]
-    found = [
-        first_passages(
-            task,
-            layer,
-            watches,
-            dimension=size,
-            eta=eta,
-            kappa=2.0,
-            tau_max=400.0,
-            runs=runs,
-            seed=seed + i,
-        ).passages[:, 0]
-        for i, size in enumerate(dimensions)
-    ]
+    how = {"eta": eta, "kappa": 2.0, "tau_max": 400.0, "runs": runs}
+    found = passages(task, layer, specialization(task, layer), dimensions, seed, **how)
     saddle = unspecialized_saddle(task, layer).state
     rate = -float(alike_hessian(saddle, task, layer).difference[0, 0])
     return {"dimensions": dimensions, "tau": found, "rate": rate}
@@ -84,13 +70,8 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
     for name in SETTINGS:
         if f"specialize, {name}" in results:
             x = results[f"specialize, {name}"]
-            passages = [array(y) for y in x["tau"]]
-            late = int(sum(np.isnan(y).sum() for y in passages))
-            slope = Measured(np.nan)
-            if not late:
-                fit, unit = fit_scaling(x["dimensions"], passages), 2 * x["rate"]
-                slope = sampled(unit * fit.slope, unit * fit.slope_error)
-            found[name] = {LATE.name: Measured(late), SLOPE.name: slope}
+            late, slope = growth(x["dimensions"], x["tau"], 2 * x["rate"])
+            found[name] = {LATE.name: late, SLOPE.name: slope}
     return found
 
 

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, sampled
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import panels
+from numeric.claims.scaling import passages
 from numeric.escape import escape_law
-from numeric.phases import first_passages
 from numeric.prior import isotropic
 from numeric.style import COLOURS, styled
 from numeric.task import Attention, Task
@@ -35,20 +35,8 @@ def law(heads: int, seed: int) -> dict[str, Any]:
 def runs(heads: int, dimensions: list[int], runs: int, seed: int) -> dict[str, Any]:
     """First passages in SGD."""
     layer = Attention("softmax", heads)
-    found = [
-        first_passages(
-            TASK,
-            layer,
-            [specialization(TASK, layer)],
-            dimension=size,
-            eta=ETA,
-            kappa=KAPPA,
-            tau_max=400.0,
-            runs=runs,
-            seed=seed + i,
-        ).passages[:, 0]
-        for i, size in enumerate(dimensions)
-    ]
+    how = {"eta": ETA, "kappa": KAPPA, "tau_max": 400.0, "runs": runs}
+    found = passages(TASK, layer, specialization(TASK, layer), dimensions, seed, **how)
     return {"dimensions": dimensions, "tau": found}
 
 

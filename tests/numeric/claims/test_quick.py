@@ -63,7 +63,7 @@ def no_mean_signal(patch: Patch) -> None:
             Task(task.tokens, isotropic(1, 1.0)), *given, **how | {"tau_max": 5.0}
         )
 
-    patch.setattr("numeric.claims.a2.first_passages", wrong)
+    patch.setattr("numeric.claims.scaling.first_passages", wrong)
 
 
 def hessian_of_twenty_tokens(patch: Patch) -> None:
