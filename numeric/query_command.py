@@ -71,7 +71,7 @@ def spectrum(
     }
     if equal and task.dimension >= 4 and 3 * task.tokens <= MOST_OF_ONE:
         budget = step_budget(task)
-        lines += _budget_words(budget)
+        lines += budget_words(budget)
         entries["step_budget"] = vars(budget)
     else:
         lines.append(
@@ -86,15 +86,23 @@ def spectrum(
     )
 
 
-def _budget_words(budget: "StepBudget") -> list[str]:
+def budget_words(budget: "StepBudget") -> list[str]:
     words = ["no step makes |alpha| grow at 0", "no small constant step keeps |alpha| near 1"]
     if budget.step:
         words[0] = (
-            f"step size of fastest growth at 0: {budget.step:.4g} +- {budget.step_error:.1g}; "
+            f"step size of fastest growth at 0: {budget.step:.4g} +- {budget.step_error:.1g}; about "
             f"{budget.steps:.3g} such steps to 0.9"
         )
+        if budget.step_error == 0:
+            words[0] = (
+                f"noise allows steps up to 1/J''(0) = {budget.step:.4g} at 0 and more, beyond which this "
+                "estimate does not reach"
+            )
     if np.isfinite(budget.deficit):
-        words[1] = f"constant steps gamma end at 1 - |alpha| = {budget.deficit:.4g} gamma"
+        words[1] = (
+            f"constant steps gamma end at 1 - |alpha| = {budget.deficit:.4g} gamma "
+            f"(+- {budget.deficit_error:.1g})"
+        )
     return words
 
 
@@ -207,6 +215,9 @@ def sgd(experiment: "QueryExperiment", given: argparse.Namespace, progress: Prog
 
 def _compare(experiment: "QueryExperiment", progress: Progress) -> Result:
     from numeric.query_noise import early_growth
+
+    if experiment.ascent.rule != "softmax":
+        raise InputError("ascent.rule", experiment.ascent.rule, "softmax, to compare with its flow")
 
     found = early_growth(
         experiment.task, seed=experiment.ascent.seed, progress=partial(progress, "early growth")

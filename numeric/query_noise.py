@@ -64,7 +64,7 @@ class StepBudget:
         J''(0).
     step : float
         Step of fastest growth at the equator, ``J''(0) / E|g|^2``; at twice that there is none. At most
-        ``1/J''(0)``; zero if the equator does not repel.
+        ``1/J''(0)``, beyond which leading order says nothing; zero if the equator does not repel.
     steps : float
         Steps of that size from ``d^(-1/2)`` to 0.9; infinite where the flow does not get there.
     deficit : float
@@ -72,7 +72,7 @@ class StepBudget:
     square : float
         E|g|^2 at alpha = 0.
     step_error, deficit_error : float
-        Standard errors.
+        Standard errors; the step's is zero where it is ``1/J''(0)``.
     """
 
     growth: float
@@ -175,15 +175,19 @@ def step_budget(task: QueryTask, *, samples: int | None = None, seed: int = 0) -
     found = query_objective(task, [0.0, 1.0], 1e-10)
     growth, slope = float(found.curvature[0]), float(found.slope[1])
     noise, end = (gradient_moments(task, a, samples=samples, seed=seed) for a in (0.0, 1.0))
-    step, steps, deficit = 0.0, np.inf, np.inf
+    step, steps, deficit, limited = 0.0, np.inf, np.inf, False
     if growth > found.curvature_error[0]:
-        step = min(growth / noise.square, 1 / growth)
+        limited = growth / noise.square >= 1 / growth  # by the growth, whatever the noise
+        step = 1 / growth if limited else growth / noise.square
         # alpha grows by this much a step; the flow's time is in units of growth.
         each = step * growth - step**2 * noise.square / 2
         steps = time_to_align(task) * growth / each
     if slope > found.slope_error[1]:
         deficit = end.square / (4 * slope)
-    errors = step * noise.square_error / noise.square, end.square_error / (4 * abs(slope))
+    errors = (
+        0.0 if limited else step * noise.square_error / noise.square,
+        end.square_error / (4 * abs(slope)),
+    )
     return StepBudget(growth, step, steps, deficit, noise.square, *errors)
 
 

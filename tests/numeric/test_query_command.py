@@ -171,7 +171,19 @@ def test_a_run_where_nothing_is_recovered(tmp_path: Path, capsys: Capture) -> No
     path.write_text(text.replace("theta", "shared = true\ntheta"))
     assert main(["run", str(path), "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "majority" / "summary.json").read_text())
-    assert found["early_growth"] is None and found["ascent"]["stuck"] == 8 and found["notes"]
+    assert found["early_growth"] is None and found["ascent"]["stuck"] == 8
+    assert any("noise carried 0 of 8 runs" in x for x in found["notes"])
+    assert not any("stay below" in x["name"] for x in found["checks"])
+
+
+def test_growth_of_another_rule_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "oja.toml"
+    path.write_text(TEXT.replace("[ascent]", '[ascent]\nrule = "oja"'))
+    assert "ascent.rule: found 'oja', expected softmax" in refused(
+        capsys, "sgd", path, "--compare", "flow"
+    )
 
 
 @pytest.mark.parametrize("change", ["spread = 1.0", "dimension = 3"])
