@@ -24,9 +24,8 @@ _EVERY = 0.1  # seconds between two reports of progress
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    It is 1 if theory and simulation disagree, verdicts on claims changed or generated kernels are out
-    of date, 2 for bad input,
-    after one line on standard error, and 130 if interrupted.
+    It is 1 if theory and simulation disagree, verdicts on claims changed or generated kernels are out of
+    date, 2 for bad input, after one line on standard error, and 130 if interrupted.
     """
     try:
         try:

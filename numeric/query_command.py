@@ -45,15 +45,15 @@ def spectrum(
     experiment: "QueryExperiment", given: argparse.Namespace, progress: Progress
 ) -> Result:
     """Fixed points of the flow, and what single samples allow; the figure is a phase diagram."""
-    from numeric.query_noise import MOST_OF_ONE, step_budget
+    from numeric.query_noise import step_budget
+    from numeric.query_sgd import MOST_NUMBERS, NORMALS
     from numeric.query_study import field_lipschitz, fixed_points, time_to_align
 
     _refuse(given, "at", "along", "dimension")
     task, equal = experiment.task, not experiment.task.spread
     points = fixed_points(task)
-    words = {True: "attracts", False: "repels", None: "marginal"}
     rows = [["|alpha|", "rate", "error", ""]]
-    rows += [[f"{x.alpha:.8g}", f"{x.rate:.8g}", f"{x.error:.1e}", words[x.stable]] for x in points]
+    rows += [[f"{x.alpha:.8g}", f"{x.rate:.8g}", f"{x.error:.1e}", x.kind] for x in points]
     time, constant = time_to_align(task), field_lipschitz(task)
     lines = [
         "fixed points of d alpha/dt = (1 - alpha^2) J'",
@@ -69,7 +69,7 @@ def spectrum(
         "time_to_align": time,
         "lipschitz": constant,
     }
-    if equal and task.dimension >= 4 and 3 * task.tokens <= MOST_OF_ONE:
+    if equal and task.dimension >= 4 and NORMALS * task.tokens <= MOST_NUMBERS:
         budget = step_budget(task)
         lines += budget_words(budget)
         entries["step_budget"] = vars(budget)
@@ -93,7 +93,7 @@ def budget_words(budget: "StepBudget") -> list[str]:
             f"step size of fastest growth at 0: {budget.step:.4g} +- {budget.step_error:.1g}; about "
             f"{budget.steps:.3g} such steps to 0.9"
         )
-        if budget.step_error == 0:
+        if budget.limited:
             words[0] = (
                 f"noise allows steps up to 1/J''(0) = {budget.step:.4g} at 0 and more, beyond which this "
                 "estimate does not reach"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
-from numeric.errors import InputError, SimulationError, Verbatim
+from numeric.errors import InputError, SimulationError
 from numeric.quadrature import Array
 from numeric.query import QueryTask, alignments, query_objective
-from numeric.query_sgd import Steps, run_query
+from numeric.query_sgd import NORMALS, Steps, check_sample, run_query
 from numeric.query_steps import draw_signs, sample
 from numeric.query_study import time_to_align
 from numeric.validate import real_number, whole_number
@@ -18,8 +18,8 @@ from numeric.validate import real_number, whole_number
 SMALL, GENTLE = 1e-4, 0.1
 # Pairs of a pilot, and of those that run side by side.
 PILOT, BATCH = 64, 512
-# Normals that an early growth draws, but for the pilot; those of a sample, and of a step budget.
-MOST_NORMALS, MOST_OF_ONE, BUDGET = 4_000_000_000, 100_000_000, 400_000_000
+# Normals that an early growth draws, but for the pilot, and those of a step budget.
+MOST_NORMALS, BUDGET = 4_000_000_000, 400_000_000
 # What the step of one run costs beside its normals, in normals.
 OVERHEAD = 300
 SAMPLES = 50, 4_000
@@ -83,6 +83,11 @@ class StepBudget:
     step_error: float
     deficit_error: float
 
+    @property
+    def limited(self) -> bool:
+        """Whether the step is ``1/J''(0)``, whatever the noise."""
+        return self.step > 0 and self.step == 1 / self.growth
+
 
 @dataclass(frozen=True)
 class EarlyGrowth:
@@ -140,9 +145,7 @@ def gradient_moments(
     whole_number("dimension", task.dimension, 4)
     at = float(alignments(real_number("alpha", alpha)))
     samples = whole_number("samples", samples, 2)
-    if 3 * task.tokens > MOST_OF_ONE:
-        found = Verbatim(f"{3 * task.tokens:.3g} numbers of a sample")
-        raise InputError("task", found, f"at most {MOST_OF_ONE:,}")
+    check_sample(NORMALS * task.tokens)
     rng, block = default_rng(whole_number("seed", seed, 0)), max(1, 2**20 // task.tokens)
     parts = [
         _tangents(task, at, min(block, samples - first), rng) for first in range(0, samples, block)
@@ -171,7 +174,7 @@ def step_budget(task: QueryTask, *, samples: int | None = None, seed: int = 0) -
         If an argument is out of range.
     """
     if samples is None:
-        samples = int(np.clip(BUDGET // (6 * task.tokens), *SAMPLES))
+        samples = int(np.clip(BUDGET // (2 * NORMALS * task.tokens), *SAMPLES))
     found = query_objective(task, [0.0, 1.0], 1e-10)
     growth, slope = float(found.curvature[0]), float(found.slope[1])
     noise, end = (gradient_moments(task, a, samples=samples, seed=seed) for a in (0.0, 1.0))
@@ -236,7 +239,7 @@ def early_growth(
     steps = [max(1, round(1 / (size * budget.growth))) for size in (gamma, gamma / 2)]
     # A pilot tells how many pairs are needed.
     pairs = min(PILOT, most)
-    affordable = MOST_NORMALS // (2 * (3 * task.tokens + OVERHEAD) * sum(steps))
+    affordable = MOST_NORMALS // (2 * (NORMALS * task.tokens + OVERHEAD) * sum(steps))
     if affordable < pairs:
         raise SimulationError(
             f"early growth: it takes {sum(steps):.3g} steps, too many to simulate"

@@ -40,7 +40,6 @@ def objective_figure(task: QueryTask) -> Figure:
     right.set_ylabel("field  dα/dt = (1 − α²) J′")
     shown = set()
     for point in fixed_points(task):
-        words = {True: "attracts", False: "repels", None: "marginal"}[point.stable]
         colour = {True: STABLE, False: "white", None: GREY}[point.stable]
         for at in sorted({-point.alpha, point.alpha}):
             right.plot(
@@ -50,10 +49,10 @@ def objective_figure(task: QueryTask) -> Figure:
                 markersize=8,
                 markerfacecolor=colour,
                 markeredgecolor=STABLE,
-                label=None if words in shown else words,
+                label=None if point.kind in shown else point.kind,
                 zorder=4,
             )
-            shown.add(words)
+            shown.add(point.kind)
     for ax in (left, right):
         ax.set_xlabel("alignment α = q · u")
     legend(right)

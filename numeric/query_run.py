@@ -311,7 +311,6 @@ def _markdown(report: QueryReport) -> str:
     settings, schedule = experiment.ascent, experiment.ascent.schedule
     mean, width = runs.final()
     last = schedule(settings.steps)
-    words = {True: "attracts", False: "repels", None: "marginal"}
     rest = [f"Flow, growth and step sizes are those of softmax, not of rule {settings.rule}."]
     if settings.rule == "softmax":
         rest = [f"To leading order in the step: {'; '.join(budget_words(budget))}."]
@@ -326,7 +325,7 @@ def _markdown(report: QueryReport) -> str:
         "",
         "| alpha | rate | |",
         "|---:|---:|---|",
-        *(f"| {x.alpha:.6g} | {x.rate:.6g} | {words[x.stable]} |" for x in report.points),
+        *(f"| {x.alpha:.6g} | {x.rate:.6g} | {x.kind} |" for x in report.points),
         "",
         "![objective](objective.svg)",
         "",

@@ -21,6 +21,8 @@ RECORDINGS = 100
 # Normals that are drawn at a time, unless a step needs more.
 BLOCK = 2**20
 MOST_NUMBERS = 100_000_000
+# Normals of a token in a reduced step.
+NORMALS = 3
 # A run whose |alpha| ends below is stuck.
 STUCK = 0.5
 CONFIDENCE = 0.95
@@ -173,10 +175,8 @@ def run_query(
     if settled is not None:
         settled = real_number("settled", settled, positive=True)
     recorded = _recorded(steps)
-    size = task.tokens * (task.dimension if method == "direct" else 3)
-    if size > MOST_NUMBERS:
-        found = Verbatim(f"{size:.3g} numbers of a sample")
-        raise InputError("task", found, f"at most {MOST_NUMBERS:,}")
+    size = task.tokens * (task.dimension if method == "direct" else NORMALS)
+    check_sample(size)
     # Three streams for each run, so that results do not depend on how many steps are drawn at a time.
     rngs = [[default_rng(x) for x in child.spawn(3)] for child in SeedSequence(seed).spawn(runs)]
     if alpha is None:
@@ -211,6 +211,13 @@ def run_query(
         progress(1.0)
     kept = recorded <= done
     return QueryRuns(recorded[kept].astype(np.float64), result[:, kept], at_rest)
+
+
+def check_sample(numbers: int) -> None:
+    """Refuse samples of so many random numbers that one does not fit into memory."""
+    if numbers > MOST_NUMBERS:
+        found = Verbatim(f"{numbers:.3g} numbers of a sample")
+        raise InputError("task", found, f"at most {MOST_NUMBERS:,}")
 
 
 def _recorded(steps: int | ArrayLike) -> Array:

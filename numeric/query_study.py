@@ -40,6 +40,11 @@ class FixedPoint:
         """Whether it attracts; none if the rate is zero within its error."""
         return None if abs(self.rate) <= self.error else self.rate < 0
 
+    @property
+    def kind(self) -> str:
+        """The same in a word."""
+        return {True: "attracts", False: "repels", None: "marginal"}[self.stable]
+
 
 @dataclass(frozen=True)
 class GrowthMap:

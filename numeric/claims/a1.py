@@ -5,12 +5,22 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.random import SeedSequence, default_rng
-from scipy.special import softmax
 
 from numeric.agreement import compare_with_flow
 from numeric.checks import order_parameters, threshold
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, sampled
+from numeric.claims.claim import (
+    Claim,
+    Condition,
+    Measured,
+    Part,
+    Regime,
+    Results,
+    array,
+    of,
+    sampled,
+)
 from numeric.claims.claim import parts as make_parts
+from numeric.claims.directions import softmax_losses
 from numeric.claims.figures import panels
 from numeric.claims.priors import gaussian
 from numeric.flow import integrate_flow
@@ -55,7 +65,6 @@ def follow(
         "exponent": [found.exponent, found.exponent_error],
         "differing": sum(not x.passed for x in found.checks),
         "bare_differing": int((np.array(z) > threshold(len(z))).sum()),
-        "comparisons": len(found.checks),
     }
 
 
@@ -71,9 +80,7 @@ def loss(dimension: int, samples: int, seed: int) -> dict[str, Any]:
         count = min(500, samples - first)
         x = rng.standard_normal((count, tokens, dimension))
         x[:, 0] += TASK.prior.sample(rng, count) @ basis[:features]
-        weights = softmax(np.einsum("hd,nld->nhl", keys, x), axis=-1).mean(axis=1)
-        apart = x[:, 0] - np.einsum("nl,nld->nd", weights, x)
-        values.append((apart**2).sum(axis=1) / dimension)
+        values.append(softmax_losses(keys, x))
     every = np.concatenate(values)
     return {
         "population": float(population_loss(state, TASK, layer).value),
@@ -119,9 +126,7 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
 def draw(results: Results) -> Figure:
     """Distances to the flow against D, and a line of slope -1/2."""
     figure, (ax,) = panels()
-    places = [name for name in results if name.startswith("follow-")]
-    for i, name in enumerate(places):
-        x = results[name]
+    for i, (name, x) in enumerate(of(results, "follow-").items()):
         sizes, apart = array(x["dimensions"]), array(x["deviation"])
         ax.errorbar(
             sizes,
@@ -131,7 +136,7 @@ def draw(results: Results) -> Figure:
             marker=MARKERS[i],
             markersize=5,
             linestyle="none",
-            label=name.removeprefix("follow-"),
+            label=name,
         )
         line = apart[0] * (sizes / sizes[0]) ** -0.5
         ax.plot(sizes, line, color=COLOURS[i], linewidth=1, label="D^(−1/2)" if not i else None)

@@ -4,7 +4,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array
+from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, of
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import panels
 from numeric.claims.priors import gaussian
@@ -44,19 +44,15 @@ def parts(full: bool, seed: int) -> dict[str, Part]:
 def measure(results: Results) -> dict[str, dict[str, Measured]]:
     """Ratios of successive gaps, and the last one."""
     found = {}
-    for name in VARIANCES:
-        if f"heads, {name}" in results:
-            x = results[f"heads, {name}"]
-            gaps, errors = array(x["gaps"]), array(x["errors"])
-            ratios = gaps[1:] / gaps[:-1]
-            worst = int(ratios.argmax())
-            error = ratios[worst] * (
-                errors[worst + 1] / gaps[worst + 1] + errors[worst] / gaps[worst]
-            )
-            found[name] = {
-                FALLS.name: Measured(ratios[worst], abs(error)),
-                SMALL.name: Measured(gaps[-1], errors[-1]),
-            }
+    for name, x in of(results, "heads, ").items():
+        gaps, errors = array(x["gaps"]), array(x["errors"])
+        ratios = gaps[1:] / gaps[:-1]
+        worst = int(ratios.argmax())
+        error = ratios[worst] * (errors[worst + 1] / gaps[worst + 1] + errors[worst] / gaps[worst])
+        found[name] = {
+            FALLS.name: Measured(ratios[worst], abs(error)),
+            SMALL.name: Measured(gaps[-1], errors[-1]),
+        }
     return found
 
 
@@ -64,9 +60,8 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
 def draw(results: Results) -> Figure:
     """Gaps against the number of heads."""
     figure, (ax,) = panels()
-    for i, (name, x) in enumerate(results.items()):
-        words = name.removeprefix("heads, ")
-        ax.plot(x["heads"], array(x["gaps"]), MARKERS[i] + "-", color=COLOURS[i], label=words)
+    for i, (name, x) in enumerate(of(results, "heads, ").items()):
+        ax.plot(x["heads"], array(x["gaps"]), MARKERS[i] + "-", color=COLOURS[i], label=name)
     ax.set(yscale="log", xlabel="heads", ylabel="least loss above Bayes")
     ax.legend(fontsize=7)
     return figure

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from numeric.claims.a6 import out_of_order
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array
+from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, of
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import panels
 from numeric.claims.priors import gaussian
@@ -76,29 +76,27 @@ def parts(full: bool, seed: int) -> dict[str, Part]:
 def measure(results: Results) -> dict[str, dict[str, Measured]]:
     """Order of SGD, and the slope of the flows' delay."""
     found = {}
-    for name in SETTINGS:
-        if f"SGD, {name}" in results:
-            x = results[f"flows, {name}"]
-            passages, flows = array(results[f"SGD, {name}"]["passages"]), array(x["passages"])
-            # Along one direction the delay becomes linear in log D.
-            delay = flows[:, :, 1] - flows[:, :, 0]
-            slopes = (delay[:, 1] - delay[:, 0]) / np.log(SIZES[1] / SIZES[0])
-            slopes /= array(x["predicted"])
-            found[name] = {
-                NEVER.name: Measured(int(np.isnan(passages).any(axis=1).sum())),
-                ORDER.name: Measured(int(out_of_order(passages).sum())),
-                DELAY.name: Measured(float(slopes.mean()), float(np.ptp(slopes))),
-            }
+    for name, x in of(results, "flows, ").items():
+        passages, flows = array(results[f"SGD, {name}"]["passages"]), array(x["passages"])
+        # Along one direction the delay becomes linear in log D.
+        delay = flows[:, :, 1] - flows[:, :, 0]
+        slopes = (delay[:, 1] - delay[:, 0]) / np.log(SIZES[1] / SIZES[0])
+        slopes /= array(x["predicted"])
+        found[name] = {
+            NEVER.name: Measured(int(np.isnan(passages).any(axis=1).sum())),
+            ORDER.name: Measured(int(out_of_order(passages).sum())),
+            DELAY.name: Measured(float(slopes.mean()), float(np.ptp(slopes))),
+        }
     return found
 
 
 @styled
 def draw(results: Results) -> Figure:
     """First passages against D."""
-    names = [x for x in SETTINGS if f"SGD, {x}" in results]
-    figure, axes = panels(len(names))
-    for ax, name in zip(axes, names, strict=True):
-        flows = array(results[f"flows, {name}"]["passages"])
+    followed = of(results, "flows, ")
+    figure, axes = panels(len(followed))
+    for ax, (name, x) in zip(axes, followed.items(), strict=True):
+        flows = array(x["passages"])
         passages = array(results[f"SGD, {name}"]["passages"])
         for f in range(2):
             ax.plot(SIZES, flows[:, :, f].T, color=COLOURS[f], linewidth=1)

@@ -4,7 +4,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results
+from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, of
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import against_dimension, panels
 from numeric.claims.priors import gaussian
@@ -47,11 +47,9 @@ def parts(full: bool, seed: int) -> dict[str, Part]:
 def measure(results: Results) -> dict[str, dict[str, Measured]]:
     """Slopes of lines in log D through mean passages."""
     found = {}
-    for name in SETTINGS:
-        if f"align, {name}" in results:
-            x = results[f"align, {name}"]
-            late, slope = growth(x["dimensions"], x["tau"])
-            found[name] = {LATE.name: late, SLOPE.name: slope}
+    for name, x in of(results, "align, ").items():
+        late, slope = growth(x["dimensions"], x["tau"])
+        found[name] = {LATE.name: late, SLOPE.name: slope}
     return found
 
 
@@ -59,9 +57,8 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
 def draw(results: Results) -> Figure:
     """Times to align against D."""
     figure, (ax,) = panels()
-    for i, name in enumerate(results):
-        x = results[name]
-        against_dimension(ax, x["dimensions"], x["tau"], name.removeprefix("align, "), i)
+    for i, (name, x) in enumerate(of(results, "align, ").items()):
+        against_dimension(ax, x["dimensions"], x["tau"], name, i)
     ax.set(ylabel="τ to align with the mean", ylim=(0, None))
     ax.legend()
     return figure

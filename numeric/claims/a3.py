@@ -14,6 +14,7 @@ from numeric.claims.claim import (
     Regime,
     Results,
     array,
+    of,
 )
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import against_dimension, panels
@@ -67,11 +68,9 @@ def parts(full: bool, seed: int) -> dict[str, Part]:
 def measure(results: Results) -> dict[str, dict[str, Measured]]:
     """Runs that stay, and slopes of lines in log D beside the Hessian's growth rates."""
     found = {}
-    for name in SETTINGS:
-        if f"specialize, {name}" in results:
-            x = results[f"specialize, {name}"]
-            late, slope = growth(x["dimensions"], x["tau"], 2 * x["rate"])
-            found[name] = {LATE.name: late, SLOPE.name: slope}
+    for name, x in of(results, "specialize, ").items():
+        late, slope = growth(x["dimensions"], x["tau"], 2 * x["rate"])
+        found[name] = {LATE.name: late, SLOPE.name: slope}
     return found
 
 
@@ -79,11 +78,9 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
 def draw(results: Results) -> Figure:
     """Times to specialize against D."""
     figure, (ax,) = panels()
-    for i, name in enumerate(results):
-        x = results[name]
+    for i, (name, x) in enumerate(of(results, "specialize, ").items()):
         if all(np.isfinite(array(y)).all() for y in x["tau"]):
-            words = name.removeprefix("specialize, ")
-            against_dimension(ax, x["dimensions"], x["tau"], words, i)
+            against_dimension(ax, x["dimensions"], x["tau"], name, i)
     ax.set(ylabel="τ to specialize", ylim=(0, None))
     ax.legend()
     return figure

@@ -7,15 +7,22 @@ from matplotlib.figure import Figure
 
 from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, sampled
 from numeric.claims.claim import parts as make_parts
-from numeric.claims.directions import directions, finite_curvature
+from numeric.claims.directions import (
+    ANGLE,
+    COUNT,
+    curvature_score,
+    directions,
+    directions_found,
+    finite_curvature,
+    finite_samples,
+    power,
+)
 from numeric.claims.figures import allowed, panels
 from numeric.claims.priors import gaussian
 from numeric.saddles import unspecialized_saddle
 from numeric.style import COLOURS, styled
 from numeric.task import Attention, Task
 
-ANGLE = Condition("largest angle to an eigenvector of Cov θ (radian)", high=0.05)
-COUNT = Condition("negative directions minus the rank of Cov θ", 0, 0)
 POWER = Condition("power of the mean with which the angle vanishes", 1.5, 2.5)
 SIGN = Condition("largest curvature of D-dimensional losses along one", high=0)
 FINITE = Condition("largest |z| of these against the Hessian", high=5)
@@ -40,15 +47,14 @@ def spectrum(size: float, covariance: list[list[float]], seed: int) -> dict[str,
     task = Task(TOKENS, gaussian([size, 0.0], covariance))
     layer = Attention("softmax", HEADS)
     state = unspecialized_saddle(task, layer).state
-    return {"m": state.m[0], **directions(state, task, layer)}
+    return directions(state, task, layer)
 
 
 def simulated(size: float, dimension: int, samples: int, seed: int) -> dict[str, Any]:
     """Return the curvature of D-dimensional losses at the same saddle."""
     task = Task(TOKENS, gaussian([size, 0.0], WEAK))
     m = unspecialized_saddle(task, Attention("softmax", HEADS)).state.m[0]
-    mean, error = finite_curvature(m, task, HEADS, dimension, samples, seed)
-    return {"curvature": mean, "error": error}
+    return finite_curvature(m, task, HEADS, dimension, samples, seed)
 
 
 def parts(full: bool, seed: int) -> dict[str, Part]:
@@ -58,11 +64,10 @@ def parts(full: bool, seed: int) -> dict[str, Part]:
         for name, (size, covariance) in SETTINGS.items()
     }
     calls["spectrum, half of it"] = {"size": SETTINGS[OWN][0] / 2, "covariance": WEAK}
-    size = {"dimension": 1000, "samples": 20_000}
-    if full:
-        size = {"dimension": 4000, "samples": 50_000}
     return make_parts(seed, spectrum, calls) | make_parts(
-        seed, simulated, {"curvature in D dimensions": {"size": SETTINGS[OWN][0], **size}}
+        seed,
+        simulated,
+        {"curvature in D dimensions": {"size": SETTINGS[OWN][0], **finite_samples(full)}},
     )
 
 
@@ -70,17 +75,16 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
     """Angles, numbers of directions, and scores of the finite-D curvatures."""
     found = {}
     for name, (_, covariance) in SETTINGS.items():
-        x = results[f"spectrum, {name}"]
-        missing = len(x["eigenvalues"]) - int(np.linalg.matrix_rank(array(covariance)))
-        found[name] = {COUNT.name: Measured(missing), ANGLE.name: Measured(x["angle"])}
+        rank = int(np.linalg.matrix_rank(array(covariance)))
+        found[name] = directions_found(results[f"spectrum, {name}"], rank)
     own, half = results[f"spectrum, {OWN}"], results["spectrum, half of it"]
     seen = results["curvature in D dimensions"]
     curvature, error = array(seen["curvature"]), array(seen["error"])
     flattest = int(np.argmax(curvature))
     found[OWN] |= {
-        POWER.name: Measured(float(np.log2(own["angle"] / half["angle"]))),
+        POWER.name: power(own, half),
         SIGN.name: sampled(curvature[flattest], error[flattest]),
-        FINITE.name: Measured(float(np.abs((curvature - array(own["along"])) / error).max())),
+        FINITE.name: curvature_score(seen, own),
     }
     return found
 

@@ -5,17 +5,24 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array
+from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results
 from numeric.claims.claim import parts as make_parts
-from numeric.claims.directions import directions, finite_curvature
+from numeric.claims.directions import (
+    ANGLE,
+    COUNT,
+    curvature_score,
+    directions,
+    directions_found,
+    finite_curvature,
+    finite_samples,
+    power,
+)
 from numeric.claims.figures import allowed, panels
 from numeric.claims.priors import gaussian, mixture
 from numeric.prior import Prior
 from numeric.style import COLOURS, MARKERS, styled
 from numeric.task import Attention, State, Task
 
-ANGLE = Condition("largest angle to an eigenvector of Cov θ (radian)", high=0.05)
-COUNT = Condition("negative directions minus the rank of Cov θ", 0, 0)
 POWER = Condition("power of |m| with which the angle vanishes", 1.5, 2.5)
 FINITE = Condition("largest |z| of D-dimensional curvatures against the Hessian", high=5)
 VARIANCES = np.diag([3.0, 2.0])
@@ -58,8 +65,7 @@ def spectrum(size: float, kind: str, seed: int) -> dict[str, Any]:
 def simulated(size: float, dimension: int, samples: int, seed: int) -> dict[str, Any]:
     """Return the curvature of D-dimensional losses there."""
     task = Task(TOKENS, prior("independent"))
-    mean, error = finite_curvature(aligned(size), task, HEADS, dimension, samples, seed)
-    return {"curvature": mean, "error": error}
+    return finite_curvature(aligned(size), task, HEADS, dimension, samples, seed)
 
 
 def parts(full: bool, seed: int) -> dict[str, Part]:
@@ -68,29 +74,22 @@ def parts(full: bool, seed: int) -> dict[str, Part]:
         f"Hessian, {name}": {"size": size, "kind": kind} for name, (size, kind) in SETTINGS.items()
     }
     calls["Hessian, half of it"] = {"size": SETTINGS[OWN][0] / 2, "kind": "independent"}
-    size = {"dimension": 1000, "samples": 20_000}
-    if full:
-        size = {"dimension": 4000, "samples": 50_000}
     return make_parts(seed, spectrum, calls) | make_parts(
-        seed, simulated, {"curvature at finite m": {"size": SETTINGS[OWN][0], **size}}
+        seed,
+        simulated,
+        {"curvature at finite m": {"size": SETTINGS[OWN][0], **finite_samples(full)}},
     )
 
 
 def measure(results: Results) -> dict[str, dict[str, Measured]]:
     """Angles, numbers of directions, and scores of the finite-D curvatures."""
-    found = {}
-    for name in SETTINGS:
-        x = results[f"Hessian, {name}"]
-        found[name] = {
-            COUNT.name: Measured(len(x["eigenvalues"]) - len(VARIANCES)),
-            ANGLE.name: Measured(x["angle"]),
-        }
+    found = {
+        name: directions_found(results[f"Hessian, {name}"], len(VARIANCES)) for name in SETTINGS
+    }
     own, half = results[f"Hessian, {OWN}"], results["Hessian, half of it"]
-    seen = results["curvature at finite m"]
-    z = (array(seen["curvature"]) - array(own["along"])) / array(seen["error"])
     found[OWN] |= {
-        POWER.name: Measured(float(np.log2(own["angle"] / half["angle"]))),
-        FINITE.name: Measured(float(np.abs(z).max())),
+        POWER.name: power(own, half),
+        FINITE.name: curvature_score(results["curvature at finite m"], own),
     }
     return found
 

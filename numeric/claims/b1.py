@@ -55,8 +55,7 @@ def stability(shared: bool, majority: bool, full: bool, seed: int) -> dict[str, 
 
 def rotated(samples: int, queries: int, seed: int) -> dict[str, Any]:
     """Monte-Carlo objectives of random unit queries in random frames, beside J of their alignment."""
-    rng, z, alphas = default_rng(SeedSequence(seed)), [], []
-    task = TASK
+    rng, z, task = default_rng(SeedSequence(seed)), [], TASK
     for _ in range(queries):
         q, u = (x / np.linalg.norm(x) for x in rng.standard_normal((2, task.dimension)))
         x = task.sigma * rng.standard_normal((samples, task.tokens, task.dimension))
@@ -66,8 +65,7 @@ def rotated(samples: int, queries: int, seed: int) -> dict[str, Any]:
         values = (np.einsum("nl,nld->nd", a, x) ** 2).sum(axis=1) / 2
         expected = float(query_objective(task, float(q @ u)).value)
         z.append((values.mean() - expected) / (values.std(ddof=1) / np.sqrt(samples)))
-        alphas.append(q @ u)
-    return {"z": z, "alpha": alphas}
+    return {"z": z}
 
 
 def parts(full: bool, seed: int) -> dict[str, Part]:

@@ -5,7 +5,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, mean_of
+from numeric.claims.claim import (
+    Claim,
+    Condition,
+    Measured,
+    Part,
+    Regime,
+    Results,
+    array,
+    mean_of,
+    of,
+)
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import panels
 from numeric.query import QueryTask
@@ -73,19 +83,17 @@ def parts(full: bool, seed: int) -> dict[str, Part]:
 def measure(results: Results) -> dict[str, dict[str, Measured]]:
     """Final alignments, and how they still improve."""
     found = {}
-    for name in SETTINGS:
-        if f"ascent, {name}" in results:
-            x = results[f"ascent, {name}"]
-            steps, alpha = array(x["steps"]), array(x["alpha"])
-            early = int(np.argmin(np.abs(steps - steps[-1] / 4)))
-            # The mean over runs of a difference is held against the bound as a difference.
-            apart = (1 - alpha[:, -1]) / (1 - alpha[:, early]).mean()
-            found[name] = {
-                STUCK.name: Measured(int((alpha[:, -1] < 0.5).sum())),
-                FINAL.name: mean_of(alpha[:, -1]),
-                REPORTED.name: mean_of(alpha[:, -1]),
-                FALLS.name: mean_of(apart),
-            }
+    for name, x in of(results, "ascent, ").items():
+        steps, alpha = array(x["steps"]), array(x["alpha"])
+        early = int(np.argmin(np.abs(steps - steps[-1] / 4)))
+        # The mean over runs of a difference is held against the bound as a difference.
+        apart = (1 - alpha[:, -1]) / (1 - alpha[:, early]).mean()
+        found[name] = {
+            STUCK.name: Measured(int((alpha[:, -1] < 0.5).sum())),
+            FINAL.name: mean_of(alpha[:, -1]),
+            REPORTED.name: mean_of(alpha[:, -1]),
+            FALLS.name: mean_of(apart),
+        }
     return found
 
 
@@ -93,10 +101,9 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
 def draw(results: Results) -> Figure:
     """Mean 1 - |alpha| against the number of steps."""
     figure, (ax,) = panels()
-    for i, (name, x) in enumerate(results.items()):
-        words = name.removeprefix("ascent, ")
+    for i, (name, x) in enumerate(of(results, "ascent, ").items()):
         mean = 1 - array(x["alpha"]).mean(axis=0)
-        ax.plot(array(x["steps"])[1:], mean[1:], color=COLOURS[i], label=words)
+        ax.plot(array(x["steps"])[1:], mean[1:], color=COLOURS[i], label=name)
     ax.set(xscale="log", yscale="log", xlabel="steps", ylabel="mean 1 − |α| of 30 runs")
     ax.legend(fontsize=7)
     return figure

@@ -4,7 +4,17 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array, sampled
+from numeric.claims.claim import (
+    Claim,
+    Condition,
+    Measured,
+    Part,
+    Regime,
+    Results,
+    array,
+    of,
+    sampled,
+)
 from numeric.claims.claim import parts as make_parts
 from numeric.claims.figures import panels
 from numeric.query import QueryTask
@@ -14,14 +24,14 @@ from numeric.style import COLOURS, MARKERS, styled
 EXPONENT = Condition("exponent of the largest change of the field in d", high=-0.5)
 FINAL = Condition("largest relative change at the largest d", high=0.05)
 SETTINGS = {"c = 1": 1.0, "c = 3": 3.0}
-REGIMES = tuple(Regime(f"norms times 1 + c ξ / √d, {x}", (EXPONENT, FINAL)) for x in SETTINGS)
+REGIME = "norms times 1 + c ξ / √d, "
+REGIMES = tuple(Regime(REGIME + x, (EXPONENT, FINAL)) for x in SETTINGS)
 TASK = QueryTask(20, 100, 100, 1.0, 2.0, 0.1)
 
 
 def change(spread: float, dimensions: list[int], seed: int) -> dict[str, Any]:
     """Largest change of the field, relative to its largest value, at several d."""
-    found = field_change(TASK, dimensions, spread)
-    return vars(found)
+    return vars(field_change(TASK, dimensions, spread))
 
 
 def parts(full: bool, seed: int) -> dict[str, Part]:
@@ -38,14 +48,12 @@ def parts(full: bool, seed: int) -> dict[str, Part]:
 def measure(results: Results) -> dict[str, dict[str, Measured]]:
     """Exponents, and the last change."""
     found = {}
-    for regime, name in zip(REGIMES, SETTINGS, strict=True):
-        if f"norms, {name}" in results:
-            x = results[f"norms, {name}"]
-            relative = array(x["change"]) / array(x["size"])
-            found[regime.name] = {
-                EXPONENT.name: sampled(x["exponent"], x["error"]),
-                FINAL.name: Measured(float(relative[-1])),
-            }
+    for name, x in of(results, "norms, ").items():
+        relative = array(x["change"]) / array(x["size"])
+        found[REGIME + name] = {
+            EXPONENT.name: sampled(x["exponent"], x["error"]),
+            FINAL.name: Measured(float(relative[-1])),
+        }
     return found
 
 
@@ -53,10 +61,9 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
 def draw(results: Results) -> Figure:
     """Relative changes against d."""
     figure, (ax,) = panels()
-    for i, (name, x) in enumerate(results.items()):
+    for i, (name, x) in enumerate(of(results, "norms, ").items()):
         sizes, relative = array(x["dimension"]), array(x["change"]) / array(x["size"])
-        words = name.removeprefix("norms, ")
-        ax.plot(sizes, relative, MARKERS[i] + "-", color=COLOURS[i], label=words)
+        ax.plot(sizes, relative, MARKERS[i] + "-", color=COLOURS[i], label=name)
         ax.plot(sizes, relative[0] * sizes[0] / sizes, ":", color=COLOURS[i], linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="largest change of the field")
     ax.legend()

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.random import SeedSequence
-from scipy.special import betaincinv, ndtri
+from scipy.special import ndtri
+from scipy.stats import binomtest
 
 SUPPORTED, REFUTED, INCONCLUSIVE = "supported", "refuted", "inconclusive"
 STATUSES = ("proved", "conjectured", "numerical", "assumed")
@@ -211,10 +212,13 @@ def mean_of(values: object) -> Measured:
 
 def share_of(count: int, runs: int) -> Measured:
     """Return a share of runs: centre and half-width of the Clopper-Pearson interval."""
-    tail = (1 - CONFIDENCE) / 2
-    low = float(betaincinv(count, runs - count + 1, tail)) if count else 0.0
-    high = float(betaincinv(count + 1, runs - count, 1 - tail)) if count < runs else 1.0
-    return Measured((low + high) / 2, (high - low) / 2)
+    found = binomtest(count, runs).proportion_ci(CONFIDENCE, method="exact")
+    return Measured(float(found.low + found.high) / 2, float(found.high - found.low) / 2)
+
+
+def of(results: Results, prefix: str) -> dict[str, Mapping[str, Any]]:
+    """Return the results of the parts whose names begin alike, by what follows."""
+    return {name.removeprefix(prefix): x for name, x in results.items() if name.startswith(prefix)}
 
 
 def array(values: object) -> np.ndarray:

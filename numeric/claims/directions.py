@@ -1,5 +1,9 @@
-"""Negative directions of the Hessian beside the eigenvectors of Cov theta: A4 and A5."""
+"""Negative directions of the Hessian beside the eigenvectors of Cov theta: A4 and A5.
 
+And losses of D-dimensional tokens, in which no formula of the theory enters: A1, too.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -7,9 +11,13 @@ from numpy.random import SeedSequence, default_rng
 from scipy.special import softmax
 
 from numeric.alike import alike_hessian
+from numeric.claims.claim import Condition, Measured, array
 from numeric.prior import Prior
 from numeric.quadrature import Array
 from numeric.task import Attention, State, Task
+
+ANGLE = Condition("largest angle to an eigenvector of Cov θ (radian)", high=0.05)
+COUNT = Condition("negative directions minus the rank of Cov θ", 0, 0)
 
 BLOCK = 200
 STEP = 0.05
@@ -42,13 +50,50 @@ def covariance_of(prior: Prior) -> Array:
     return prior.second_moment - np.outer(prior.mean, prior.mean)
 
 
+def directions_found(found: Mapping[str, Any], rank: int) -> dict[str, Measured]:
+    """Return what `COUNT` and `ANGLE` ask of `directions`."""
+    return {
+        COUNT.name: Measured(len(found["eigenvalues"]) - rank),
+        ANGLE.name: Measured(found["angle"]),
+    }
+
+
+def power(own: Mapping[str, Any], half: Mapping[str, Any]) -> Measured:
+    """Return the power with which the angle vanishes, from that at half of a small parameter."""
+    return Measured(float(np.log2(own["angle"] / half["angle"])))
+
+
+def curvature_score(seen: Mapping[str, Any], hessian: Mapping[str, Any]) -> Measured:
+    """Return the largest |z| of `finite_curvature` against `directions`."""
+    z = (array(seen["curvature"]) - array(hessian["along"])) / array(seen["error"])
+    return Measured(float(np.abs(z).max()))
+
+
+def softmax_losses(keys: Array, x: Array) -> Array:
+    """Return ``|x_eps - sum_l a_l x_l|^2 / D`` of softmax heads, keys (H, D), on samples x (n, L, D).
+
+    The relevant token is the first one.
+    """
+    a = softmax(np.einsum("hd,nld->nhl", keys, x), axis=-1).mean(axis=1)
+    apart = x[:, 0] - np.einsum("nl,nld->nd", a, x)
+    result: Array = (apart**2).sum(axis=1) / x.shape[-1]
+    return result
+
+
+def finite_samples(full: bool) -> dict[str, int]:
+    """Return `dimension` and `samples` of `finite_curvature`."""
+    if full:
+        return {"dimension": 4000, "samples": 50_000}
+    return {"dimension": 1000, "samples": 20_000}
+
+
 def finite_curvature(
     m: Array, task: Task, heads: int, dimension: int, samples: int, seed: int
-) -> tuple[Array, Array]:
-    """Second derivatives of D-dimensional losses along head differences, and standard errors.
+) -> dict[str, Array]:
+    """Return second derivatives of D-dimensional losses along head differences, and standard errors.
 
-    Along each eigenvector u of Cov theta, two of the softmax heads move by ``+-u / sqrt 2``; losses are
-    those of D-dimensional tokens at common random numbers, and no formula of the theory enters.
+    Along each eigenvector u of Cov theta, two of the softmax heads move by ``+-u / sqrt 2``; random
+    numbers are common to all losses.
     """
     rng = default_rng(SeedSequence(seed))
     features = task.prior.features
@@ -60,18 +105,13 @@ def finite_curvature(
         count = min(BLOCK, samples - first)
         x = rng.standard_normal((count, task.tokens, dimension))
         x[:, 0] += task.prior.sample(rng, count) @ basis
-
-        def losses(keys: Array, x: Array = x) -> Array:
-            a = softmax(np.einsum("hd,nld->nhl", keys, x), axis=-1).mean(axis=1)
-            apart = x[:, 0] - np.einsum("nl,nld->nd", a, x)
-            result: Array = (apart**2).sum(axis=1) / dimension
-            return result
-
-        middle, curvatures = losses(keys), []
+        middle, curvatures = softmax_losses(keys, x), []
         for u in axes.T:
             moved = np.zeros_like(keys)
             moved[:2] = np.outer([STEP, -STEP], u @ basis) / np.sqrt(2)
-            curvatures.append((losses(keys + moved) + losses(keys - moved) - 2 * middle) / STEP**2)
+            there, back = softmax_losses(keys + moved, x), softmax_losses(keys - moved, x)
+            curvatures.append((there + back - 2 * middle) / STEP**2)
         found.append(np.array(curvatures))
     every = np.concatenate(found, axis=1)
-    return every.mean(axis=1), every.std(axis=1, ddof=1) / np.sqrt(samples)
+    error = every.std(axis=1, ddof=1) / np.sqrt(samples)
+    return {"curvature": every.mean(axis=1), "error": error}

@@ -22,13 +22,13 @@ def against_dimension(
 ) -> None:
     """Draw mean durations with error bars against D, and single runs behind them."""
     colour = COLOURS[place]
-    for size, values in zip(array(dimensions), durations, strict=True):
-        x = array(values)
+    sizes, found = array(dimensions), [array(x) for x in durations]
+    for size, x in zip(sizes, found, strict=True):
         ax.plot(np.full(len(x), size), x, ".", color=colour, alpha=0.2, markersize=3)
-    mean = np.array([array(x).mean() for x in durations])
-    error = np.array([array(x).std(ddof=1) / np.sqrt(len(array(x))) for x in durations])
+    mean = np.array([x.mean() for x in found])
+    error = np.array([x.std(ddof=1) / np.sqrt(len(x)) for x in found])
     ax.errorbar(
-        array(dimensions),
+        sizes,
         mean,
         2 * error,
         color=colour,

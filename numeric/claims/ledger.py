@@ -134,10 +134,10 @@ def settle(
     expected = _durations(mode)
     weights = {name: expected.get(name, 1.0) for name in calls}
     # The longest first, so that no worker ends up with it alone.
-    order = sorted(calls, key=lambda name: -weights[name])
+    ordered = {name: calls[name] for name in sorted(calls, key=lambda name: -weights[name])}
     done: dict[str, tuple[dict[str, Any], float]] = {}
     left = list(claims)
-    for name, result, seconds in _computed({x: calls[x] for x in order}, folder, workers):
+    for name, result, seconds in _computed(ordered, folder, workers):
         done[name] = result, seconds
         if progress is not None:
             progress(sum(weights[x] for x in done) / sum(weights.values()))
