@@ -60,4 +60,6 @@ def check(arguments: argparse.Namespace, progress: Callable[[str, float], object
     lines = changed(entries, committed())
     for line in lines:
         print(f"changed: {line}")
+    if not lines:
+        print("verdicts are those of the committed ledger")
     return not lines

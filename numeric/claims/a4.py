@@ -93,13 +93,13 @@ def measure(results: Results) -> dict[str, dict[str, Measured]]:
 def draw(results: Results) -> Figure:
     """Angles against the size of the mean."""
     figure, (ax,) = panels()
-    for i, (words, strong) in enumerate((("weak signal", False), ("ν (1 − 3/L) > 1", True))):
+    for i, (words, strong) in enumerate((("ν (1 − 3/L) < 1", False), ("ν (1 − 3/L) > 1", True))):
         chosen = [x for x, (_, c) in SETTINGS.items() if (c is STRONG) is strong]
         sizes = [SETTINGS[x][0] for x in chosen]
         angles = [results[f"spectrum, {x}"]["angle"] for x in chosen]
-        ax.plot(sizes, angles, "o-" if i == 0 else "s", color=COLOURS[i], label=words)
+        ax.plot(sizes, angles, "o-" if i == 0 else "s", color=COLOURS[i], label=words, linewidth=1)
     allowed(ax, 0, ANGLE.high)
-    ax.set(xlabel="mean signal", ylabel="angle to Cov θ (radian)", xscale="log")
+    ax.set(xlabel="mean signal", ylabel="angle to eigenvectors of Cov θ", xscale="log")
     ax.legend()
     return figure
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from numeric.claims.claim import Claim, Condition, Measured, Part, Regime, Results, array
 from numeric.claims.claim import parts as make_parts
@@ -87,6 +88,7 @@ def draw(results: Results) -> Figure:
                 label=f"{activation}, {name}",
             )
     ax.set(xlabel="heads", ylabel="least loss above Bayes", ylim=(0, None))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(fontsize=7)
     return figure
 

@@ -109,8 +109,9 @@ def draw(results: Results) -> Figure:
             label = "one sign for all" if shared else "a sign for each token"
             ax.plot(alpha, field / np.abs(field).max(), color=COLOURS[k], label=label)
         ax.axhline(0, color="#444444", linewidth=1)
-        ax.set(xlabel="alignment α", ylabel="field dα/dt (scaled)", title=f"informative {words}")
-        ax.legend()
+        title = f"n_I = {i}, n_0 = {n} (informative {words})"
+        ax.set(xlabel="alignment α", ylabel="field dα/dt (scaled)", title=title)
+    axes[0].legend(loc="upper left", fontsize=8)
     return figure
 
 

@@ -66,6 +66,9 @@ def draw(results: Results) -> Figure:
         ax.plot(sizes, relative, MARKERS[i] + "-", color=COLOURS[i], label=name)
         ax.plot(sizes, relative[0] * sizes[0] / sizes, ":", color=COLOURS[i], linewidth=1)
     ax.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="largest change of the field")
+    ticks = sorted({int(d) for x in of(results, "norms, ").values() for d in x["dimension"]})
+    ax.set_xticks(ticks, [str(d) for d in ticks], rotation=30)
+    ax.minorticks_off()
     ax.legend()
     return figure
 

@@ -42,4 +42,4 @@ def against_dimension(
 
 def allowed(ax: Axes, low: float, high: float) -> None:
     """Shade the values that a condition allows."""
-    ax.axhspan(low, high, color=GREY, alpha=0.15, linewidth=0, zorder=0)
+    ax.axhspan(low, high, color=GREY, alpha=0.15, linewidth=0, zorder=0, label="allowed")

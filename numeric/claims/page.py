@@ -12,7 +12,8 @@ from matplotlib import style
 
 from numeric.claims.claim import CONFIDENCE, REFUTED, SUPPORTED, Finding
 from numeric.claims.ledger import Entry
-from numeric.style import METADATA, STYLE
+from numeric.claims.table import fails_beyond
+from numeric.style import METADATA, STYLE, number
 
 MARKS = {SUPPORTED: "✓", REFUTED: "✗"}
 PAGE = Template("""<!doctype html>
@@ -28,7 +29,11 @@ h2 { margin-top: 3rem; border-top: 1px solid #ccc; padding-top: 1rem; }
 table { border-collapse: collapse; width: 100%; margin: 1rem 0; font-size: 0.92rem; }
 th, td { text-align: left; padding: 0.25rem 0.6rem; border-bottom: 1px solid #e3e3e3;
          vertical-align: top; }
-td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.regime { table-layout: fixed; }
+.regime th:nth-child(2) { width: 11rem; }
+.regime th:nth-child(3) { width: 9rem; }
+.regime th:nth-child(4) { width: 8rem; }
+.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 img { max-width: 100%; height: auto; }
 .supported, .refuted, .inconclusive { white-space: nowrap; }
 .supported { color: #00614a; font-weight: 600; }
@@ -43,11 +48,17 @@ code { background: #f3f3f3; padding: 0.1rem 0.3rem; }
 <p>Each claim is a set of conditions, fixed in code before anything is measured. A number is measured with
 an error, the half-width of an interval of confidence $confidence or a bound; a condition holds where the
 whole interval is allowed, fails where none of it is, and is open otherwise. A regime is supported if all
-conditions hold, refuted if one fails. The verdict of a claim is that of its own regime, the first one;
-the others tell where it stops holding. This is the $mode check, with seed $seed.</p>
+conditions hold, refuted if one fails. The verdict of a claim is that of its own regime, the first table;
+those marked "beyond" are outside of what the paper says, or controls, and tell where it stops holding.
+Numbers without an error are test statistics, or deterministic to more digits than are shown. D is the
+token dimension, L the number of tokens, H that of heads with keys k_h, F that of features k*_f with variances
+ν_f; m and r are the order parameters k_h · k*_f and the overlaps of what is left of the keys, b and v
+biases and values of heads, τ = learning rate × steps; d, α = q · u and θ belong to the query model.
+This is the $mode check, with seed $seed.</p>
 <p class="note">$versions</p>
 <table>
-<thead><tr><th>claim</th><th></th><th>status in the paper</th><th>verdict</th></tr></thead>
+<thead><tr><th>claim</th><th></th><th>status in the paper</th><th>verdict</th>
+<th>where it stops holding</th></tr></thead>
 <tbody>
 $summary
 </tbody>
@@ -71,7 +82,8 @@ def page(entries: Sequence[Entry], versions: dict[str, str], seed: int) -> str:
     """
     summary = "\n".join(
         f'<tr><td><a href="#{x.claim.id}">{x.claim.id}</a></td><td>{escape(x.claim.title)}</td>'
-        f"<td>{x.claim.status}</td>{_verdict(x.verdict, 'td')}</tr>"
+        f"<td>{x.claim.status}</td>{_verdict(x.verdict, 'td')}"
+        f"<td>{escape('; '.join(fails_beyond(x.record())))}</td></tr>"
         for x in entries
     )
     return PAGE.substitute(
@@ -109,7 +121,7 @@ def _section(entry: Entry, seed: int) -> str:
         f"<p><strong>Verdict:</strong> {_verdict(entry.verdict)}</p>",
         f"<p><strong>What was checked.</strong> {with_formulas(claim.method)}</p>",
         *([f"<p>Not computed: {escape(entry.error)}</p>"] if entry.error else []),
-        *(_regime(x) for x in entry.findings),
+        *(_regime(x, "beyond: " if i else "") for i, x in enumerate(entry.findings)),
         "" if entry.error else _figure(entry),
         f"<p>Rerun: <code>headflow claims {claim.id}{flag}</code> "
         f"({entry.seconds:.0f} s on one core)</p>",
@@ -119,18 +131,19 @@ def _section(entry: Entry, seed: int) -> str:
     return "\n".join(parts)
 
 
-def _regime(finding: Finding) -> str:
+def _regime(finding: Finding, place: str) -> str:
     rows = []
     for x in finding.outcomes:
         measured = x.measured
         error = f" ± {measured.error:.2g}" if measured.error else ""
         rows.append(
             f"<tr><td>{escape(x.condition.name)}</td>"
-            f'<td class="number">{measured.value:.5g}{error}</td>'
+            f'<td class="number">{number(measured.value, ".5g")}{error}</td>'
             f"<td>{escape(x.condition.allowed)}</td>{_verdict(x.verdict, 'td')}</tr>"
         )
     return (
-        f"<table><thead><tr><th>{escape(finding.regime.name)}</th><th>measured</th><th>allowed</th>"
+        f'<table class="regime"><thead><tr><th>{place}{escape(finding.regime.name)}</th>'
+        '<th class="number">measured</th><th>allowed</th>'
         f"<th>{_verdict(finding.verdict)}</th></tr></thead><tbody>{''.join(rows)}</tbody></table>"
     )
 

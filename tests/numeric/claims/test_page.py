@@ -13,6 +13,7 @@ import pytest
 from numeric.claims.ledger import Entry, settle
 from numeric.claims.page import page, with_formulas
 from numeric.claims.registry import claims
+from numeric.style import number
 
 CHROMIUM = next(
     (x for x in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if x), None
@@ -60,7 +61,7 @@ def test_the_page_is_whole(text: str, entries: list[Entry]) -> None:
         assert f"headflow claims {entry.claim.id} --seed 3" in text
         for finding in entry.findings:
             for outcome in finding.outcomes:
-                assert f"{outcome.measured.value:.5g}" in text
+                assert number(outcome.measured.value, ".5g") in text
 
 
 def test_formulas_become_mathml() -> None:
