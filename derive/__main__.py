@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from derive.attention import ACTIVATIONS, Attention, activation
 from derive.document import FORMATS, document
@@ -15,8 +17,19 @@ from derive.user import is_query, read_attention
 QUERY = "query"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command and return its exit code: 1 if --check finds drift, 2 on bad input."""
+Checks = Callable[[Attention | None], tuple[dict[str, str], bool]]
+"""What is said of an activation's formulas (of the query model's: None), and whether all checks agree."""
+
+
+def main(argv: list[str] | None = None, checks: Checks | None = None) -> int:
+    """Run the command and return its exit code: 1 if there is drift or a check fails, 2 on bad input.
+
+    Parameters
+    ----------
+    argv : list of str, optional
+    checks : callable, optional
+        Numerical checks of formulas for --document; without them formulas stand alone.
+    """
     parser = argparse.ArgumentParser(
         prog="headflow derive",
         description="Derive loss, gradient, Hessian and flow of attention activations.",
@@ -37,11 +50,19 @@ def main(argv: list[str] | None = None) -> int:
         help="derive all kernels afresh and compare with the committed ones",
     )
     action.add_argument("--write", action="store_true", help="write all kernels anew")
+    action.add_argument(
+        "--document",
+        type=Path,
+        metavar="DIR",
+        help="write each derivation into a folder, as Markdown with LaTeX and as HTML with MathML, with "
+        "a numerical check beside each formula that has one (about 10 s each); the exit code is 1 if a "
+        "check fails",
+    )
     parser.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=(*FORMATS, "python"),
         default="latex",
-        help="LaTeX inside Markdown, plain text, or the kernels' source",
+        help="LaTeX inside Markdown, plain text, HTML with MathML, or the kernels' source",
     )
     parser.add_argument(
         "--order",
@@ -65,6 +86,11 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.order not in orders:
             found = f"found {arguments.order!r:.40}, expected one of {', '.join(orders)}"
             raise DeriveError(f"--order: {found}")
+        if arguments.document is not None:
+            every = (*ACTIVATIONS, QUERY)
+            chosen = [_chosen(name) for name in arguments.name or every]
+            order = orders[arguments.order]
+            return 0 if _documents(chosen, arguments.document, order, checks) else 1
         for attention in [_chosen(name) for name in arguments.name or ACTIVATIONS]:
             if attention is None:
                 python = arguments.format == "python"
@@ -79,6 +105,31 @@ def main(argv: list[str] | None = None) -> int:
         print(f"headflow: error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _documents(
+    chosen: list[Attention | None], folder: Path, order: int, checks: Checks | None
+) -> bool:
+    """Write documents into a folder; return whether all checks agree."""
+    folder.mkdir(parents=True, exist_ok=True)
+    passed = True
+    for attention in chosen:
+        words, agreed = ({}, True) if checks is None else checks(attention)
+        passed = passed and agreed
+        name = QUERY if attention is None else attention.name
+        for form, suffix in (("latex", "md"), ("html", "html")):
+            text = (
+                query_document(form, words)
+                if attention is None
+                else document(attention, form, order, words)
+            )
+            path = folder / f"{name}.{suffix}"
+            temporary = folder / f".{path.name}.tmp"
+            temporary.write_text(text.rstrip() + "\n", encoding="utf-8")
+            temporary.replace(path)
+        said = f"; {len(words) - 1} formulas checked" if words else ""
+        print(f"{path}{said}{'' if agreed else ', of which some DISAGREE'}", flush=True)
+    return passed
 
 
 def _chosen(name: str) -> Attention | None:

@@ -162,6 +162,13 @@ class Attention:
         """``log w``, of a positive weight."""
         return log_of(self.weight)
 
+    def _repr_latex_(self) -> str:
+        from derive.document import attention_formula  # documents need the definitions
+        from derive.writer import formula_text
+
+        weight = formula_text(self.weight)
+        return rf"$\displaystyle w(\chi, b) = {weight},\qquad {attention_formula(self)[1]}$"
+
     def kernel_source(self) -> str:
         """Return the kernels as source: `numeric.Attention` takes a definition as its activation."""
         from derive.emit import activation_module, module_source  # emit needs the definitions

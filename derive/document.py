@@ -1,6 +1,8 @@
-"""A readable derivation: Markdown with LaTeX for people, plain text for terminals."""
+"""A readable derivation: Markdown with LaTeX or HTML for people, plain text for terminals."""
 
-from sympy import Symbol, collect, exp, expand, factor, latex, solve, sstr, together
+from collections.abc import Mapping
+
+from sympy import Expr, Symbol, collect, exp, expand, factor, latex, solve, sstr, together
 
 from derive.attention import Attention
 from derive.bayes import gaussian_log_weight
@@ -24,7 +26,7 @@ from derive.stable import written_out
 from derive.symbols import H, L, chi, nu_f, v
 from derive.writer import Writer
 
-FORMATS = ("latex", "text", "python")
+FORMATS = ("latex", "text", "html")
 
 _SECTORS = {
     "mean": "all heads alike, along feature f",
@@ -42,15 +44,22 @@ _NORMALIZED = {
 u, u_prime = Symbol("u", real=True), Symbol("u'", real=True)
 
 
-def document(attention: Attention, form: str = "latex", order: int = 4) -> str:
+def document(
+    attention: Attention,
+    form: str = "latex",
+    order: int = 4,
+    checks: Mapping[str, str] | None = None,
+) -> str:
     """Return the derivation of one activation.
 
     Parameters
     ----------
     attention : Attention
-    form : {"latex", "text"}
+    form : {"latex", "text", "html"}
     order : {2, 4, 6}
         Of the loss's expansion at the origin.
+    checks : dict of str, optional
+        What is said of the numerical check of a formula, by its left side; see `derive.writer.Writer`.
 
     Returns
     -------
@@ -61,9 +70,9 @@ def document(attention: Attention, form: str = "latex", order: int = 4) -> str:
     DeriveError
         For another form or order, or if the weight's first two derivatives at the origin do not exist.
     """
-    if form not in FORMATS[:2]:
-        raise DeriveError(f"format: found {form!r}, expected one of {', '.join(FORMATS[:2])}")
-    write = Writer(form)
+    if form not in FORMATS:
+        raise DeriveError(f"format: found {form!r}, expected one of {', '.join(FORMATS)}")
+    write = Writer(form, checks)
     expansion = expand_at_origin(attention)
     _weights(write, attention)
     _loss(write, attention)
@@ -101,25 +110,9 @@ def _weights(write: "Writer", attention: Attention) -> None:
     )
     write.section("Attention weights")
     write.formula("w(chi, b)", r"w(\chi, b)", attention.weight)
-    over, over_latex = "sum_l' w_hl'", r"\sum_{\ell'} w_{h\ell'}"
+    write.raw(*attention_formula(attention))
     if attention.normalization == "pooled":
-        over, over_latex = "sum_h'l' w_h'l'", r"\sum_{h'\ell'} w_{h'\ell'}"
-    if attention.background:
-        over = f"({sstr(attention.background)} + {over})"
-        over_latex = f"{latex(attention.background)} + {over_latex}"
-    if attention.normalization == "pooled":
-        write.raw(
-            f"a_l = sum_h w_hl / {over}",
-            rf"a_\ell = \frac{{\sum_h w_{{h\ell}}}}{{{over_latex}}}",
-        )
         return
-    if attention.normalized:
-        write.raw(
-            f"a_l = sum_h v_h w_hl / {over}",
-            rf"a_\ell = \sum_h v_h\frac{{w_{{h\ell}}}}{{{over_latex}}}",
-        )
-    else:
-        write.raw("a_l = sum_h v_h w_hl", r"a_\ell = \sum_h v_h w_{h\ell}")
     write.formula("v_h", "v_h", attention.value)
     if "v" in attention.trained:
         write.line(
@@ -128,13 +121,31 @@ def _weights(write: "Writer", attention: Attention) -> None:
         )
 
 
+def attention_formula(attention: Attention) -> tuple[str, str]:
+    """Return the attention of a token in terms of the weights, as plain text and as LaTeX."""
+    if not attention.normalized:
+        return "a_l = sum_h v_h w_hl", r"a_\ell = \sum_h v_h w_{h\ell}"
+    pooled = attention.normalization == "pooled"
+    over, over_latex = "sum_l' w_hl'", r"\sum_{\ell'} w_{h\ell'}"
+    if pooled:
+        over, over_latex = "sum_h'l' w_h'l'", r"\sum_{h'\ell'} w_{h'\ell'}"
+    if attention.background:
+        over = f"({sstr(attention.background)} + {over})"
+        over_latex = f"{latex(attention.background)} + {over_latex}"
+    if pooled:
+        plain, formula = "sum_h w_hl", rf"\frac{{\sum_h w_{{h\ell}}}}{{{over_latex}}}"
+    else:
+        plain, formula = "sum_h v_h w_hl", rf"\sum_h v_h\frac{{w_{{h\ell}}}}{{{over_latex}}}"
+    return f"a_l = {plain} / {over}", rf"a_\ell = {formula}"
+
+
 def _loss(write: "Writer", attention: Attention) -> None:
     write.section("Population loss")
     write.line("As D grows the tokens become orthonormal, and the loss E is (< > is an average)")
     write.raw(
         "E = 1 - 2 A + B,  A = <a_eps>,  B = <sum_l a_l^2>",
         r"E = 1 - 2A + B,\qquad A = \langle a_\varepsilon\rangle,\qquad "
-        r"B = \Big\langle\sum_\ell a_\ell^2\Big\rangle",
+        r"B = \left\langle\sum_\ell a_\ell^2\right\rangle",
     )
     pooled = attention.normalization == "pooled"
     if not pooled:
@@ -265,8 +276,8 @@ def _expansion(write: "Writer", attention: Attention, expansion: OriginExpansion
             write.formula(f"coefficient of {invariant}", rf"\left[E\right]_{{{name}}}", coefficient)
 
 
-def _noise_at_origin(write: "Writer", attention: Attention, expansion: OriginExpansion) -> None:
-    """The noise matrix of heads of equal bias and value, whose score gradients are all the same."""
+def origin_noise(attention: Attention, expansion: OriginExpansion) -> Expr:
+    """Return any entry of V at the origin: score gradients of equal heads are all the same there."""
     a, w1 = taylor(attention, 1)
     names = {x: y for y, x in expansion.bias_functions.items() if y in (share, first)}
     pooled = attention.normalization == "pooled"
@@ -278,12 +289,16 @@ def _noise_at_origin(write: "Writer", attention: Attention, expansion: OriginExp
         gradient = gradient / w1 * names[w1]
     known = {token_share: names.get(a, a), mean_slope: summed, head_value: 1 if pooled else value}
     relevant, other = (gradient.subs(known | {slope: slopes[kind]}) for kind in (1, 0))
+    return factored(relevant**2 + (L - 1) * other**2)
+
+
+def _noise_at_origin(write: "Writer", attention: Attention, expansion: OriginExpansion) -> None:
     write.line(
         "At the origin gamma_l = 2 (a_l - 1{l = eps}), and d(loss)/d chi_hl is the same for all heads of "
         "equal bias and value. So is the noise matrix for all h and h': differences of heads feel no "
         "noise there at leading order."
     )
-    write.formula("V_hh' at 0", r"V_{hh'}(0)", factored(relevant**2 + (L - 1) * other**2))
+    write.formula("V_hh' at 0", r"V_{hh'}(0)", origin_noise(attention, expansion))
 
 
 def _hessian(write: "Writer", expansion: OriginExpansion) -> None:

@@ -65,8 +65,11 @@ class _KernelPrinter(SciPyPrinter):
     def _print_Exp1(self, expr: sympy.Basic) -> str:
         return "np.e"
 
+    def _print_Transpose(self, expr: sympy.Transpose) -> str:
+        return f"{self.parenthesize(expr.arg, PRECEDENCE['Pow'])}.mT"
+
     def _print_Trace(self, expr: sympy.Trace) -> str:
-        return f"np.trace({self._print(expr.arg)})"
+        return f"np.trace({self._print(expr.arg)}, axis1=-2, axis2=-1)"
 
     def _print_MatMul(self, expr: sympy.MatMul) -> str:
         coefficient, factors = expr.as_coeff_matrices()
@@ -174,7 +177,9 @@ def kernel_source(kernel: Kernel) -> str:
         f"    Source: {kernel.reference}.",
         f"    Domain: {kernel.domain}.",
         f"    Cost: {operations} operations.",
-        *([] if kernel.is_matrix else ["    Arguments broadcast; every result has their shape."]),
+        "    Arguments may have more axes in front, such as a batch of states; these broadcast."
+        if kernel.is_matrix
+        else "    Arguments broadcast; every result has their shape.",
         "",
         "    Parameters",
         "    ----------",

@@ -96,6 +96,16 @@ class OriginExpansion:
         """Return the factored coefficient of one invariant."""
         return factored(self.in_invariants.coeff(invariant))
 
+    def _repr_latex_(self) -> str:
+        from derive.writer import formula_text  # the writer needs the invariants
+
+        start = factor(self.in_invariants.subs(dict.fromkeys(INVARIANTS, 0)))
+        terms = {name: self.coefficient(x) for x, name in INVARIANTS.items()}
+        parts = [formula_text(start)] + [
+            rf"\left({formula_text(x)}\right){name}" for name, x in terms.items() if x != 0
+        ]
+        return rf"$\displaystyle E = {' + '.join(parts)}$"
+
 
 @dataclass(frozen=True)
 class TokenCoefficients:

@@ -72,7 +72,17 @@ def gradient_module() -> Module:
             Kernel(
                 "overlap_flow",
                 "Time derivative of the residual overlap at finite kappa.",
-                (matrix[r], matrix[G], matrix[V], Argument("kappa", kappa, "gamma D / N_b", "()")),
+                (
+                    matrix[r],
+                    matrix[G],
+                    matrix[V],
+                    Argument(
+                        "kappa",
+                        kappa,
+                        "gamma D / N_b (for each state of a batch: with two more axes)",
+                        "()",
+                    ),
+                ),
                 (Output("in_tau", in_overlap, "dr/dtau", "(H, H)"),),
                 "`derive.task` section 3",
             ),

@@ -1,5 +1,7 @@
 """The derivation of the query model, readable."""
 
+from collections.abc import Mapping
+
 from sympy import Derivative, Expr, Function, Symbol, diff, log
 
 from derive.query import (
@@ -17,14 +19,16 @@ from derive.writer import Writer
 SIGNS = ((False, "each informative token with a sign of its own"), (True, "one sign for all"))
 
 
-def query_document(form: str = "latex") -> str:
+def query_document(form: str = "latex", checks: Mapping[str, str] | None = None) -> str:
     """Return the derivation of the query model.
 
     Parameters
     ----------
-    form : {"latex", "text"}
+    form : {"latex", "text", "html"}
+    checks : dict of str, optional
+        See `derive.document.document`.
     """
-    write = Writer(form)
+    write = Writer(form, checks)
     _model(write)
     _race(write)
     _flow(write)
@@ -62,8 +66,8 @@ def _model(write: Writer) -> None:
     write.raw(
         "2 J = E (sum_i a_i Y_i)^2 + theta^2 (1 - alpha^2) E (sum_I a_i s_i)^2 + (d - 1) sigma^2 "
         "E sum_i a_i^2",
-        r"2J = \mathbb E\Big(\sum_i a_iY_i\Big)^2 + \theta^2(1-\alpha^2)\,"
-        r"\mathbb E\Big(\sum_{i\in I} a_is_i\Big)^2 + (d-1)\sigma^2\,\mathbb E\sum_i a_i^2",
+        r"2J = \mathbb E\left(\sum_i a_iY_i\right)^2 + \theta^2(1-\alpha^2)\,"
+        r"\mathbb E\left(\sum_{i\in I} a_is_i\right)^2 + (d-1)\sigma^2\,\mathbb E\sum_i a_i^2",
     )
 
 
@@ -142,7 +146,7 @@ def _growth(write: Writer) -> None:
     )
     for shared, words in SIGNS:
         left = rf"J''(0)\big|_{{\text{{{words}}}}}"
-        write.formula(f"J''(0), {words}", left, concentrated_growth(shared))
+        write.formula(f"J''(0) at sigma = d^(-1/2), {words}", left, concentrated_growth(shared))
     write.line(
         "With one sign for all it is negative, and the equator attracts, where theta^2 n_I (n_I - "
         "2 n_0) > n."

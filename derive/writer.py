@@ -1,7 +1,10 @@
-"""A document in one of two forms: Markdown with LaTeX, or plain text."""
+"""A document in one of three forms: Markdown with LaTeX, plain text, or HTML with MathML."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from html import escape
+from string import Template
 
+from latex2mathml.converter import convert
 from sympy import Expr, Symbol, latex, sstr
 
 from derive.expansion import INVARIANTS
@@ -21,13 +24,45 @@ _LATEX_NAMES = {
 _TEXT_NAMES = {"g_l": "gamma_l", "gbar_h": "gbar", "mean": "c"}
 
 
-class Writer:
-    """Collects a document in one of two forms."""
+PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 56rem; margin: 2rem auto;
+       padding: 0 1rem; }
+h2 { margin-top: 2.5rem; border-top: 1px solid #ccc; padding-top: 1rem; }
+.formula { overflow-x: auto; overflow-y: hidden; padding: 0.2rem 0; }
+.check { color: #00614a; font-size: 0.92rem; margin: 0 0 1rem 2rem; }
+</style>
+</head>
+<body>
+$body
+</body>
+</html>
+""")
 
-    def __init__(self, form: str) -> None:
-        self.latex = form == "latex"
+
+class Writer:
+    """Collects a document in one of three forms.
+
+    Parameters
+    ----------
+    form : {"latex", "text", "html"}
+        Markdown with LaTeX, plain text, or HTML with MathML.
+    checks : dict of str, optional
+        What is said of the check of a formula, by its left side in plain text; it is written below the
+        first formula of this name. What is said of all of them is under the empty name.
+    """
+
+    def __init__(self, form: str, checks: Mapping[str, str] | None = None) -> None:
+        self.form = form
         self.lines: list[str] = []
-        self._print: Callable[[Expr], str] = self._latex if self.latex else self._plain
+        self._name = ""
+        self._checks = dict(checks or {})
+        self._print: Callable[[Expr], str] = self._plain if form == "text" else self._latex
 
     @staticmethod
     def _plain(expression: Expr) -> str:
@@ -38,24 +73,29 @@ class Writer:
 
     @staticmethod
     def _latex(expression: Expr) -> str:
-        names = {
-            x: _LATEX_NAMES[str(x)]
-            for x in expression.free_symbols
-            if isinstance(x, Symbol) and str(x) in _LATEX_NAMES
-        }
-        return latex(expression, symbol_names=names | {chi: r"\chi"})
+        return formula_text(expression)
 
     def title(self, text: str) -> None:
-        self.lines += [f"# {text}", ""]
+        self._name = text
+        self._write(f"# {text}", f"<h1>{escape(text)}</h1>")
+        if "" in self._checks:
+            self.line(self._checks.pop(""))
 
     def section(self, text: str) -> None:
-        self.lines += [f"## {text}", ""]
+        self._write(f"## {text}", f"<h2>{escape(text)}</h2>")
 
     def line(self, text: str) -> None:
-        self.lines += [text, ""]
+        self._write(text, f"<p>{escape(text)}</p>")
 
     def raw(self, plain: str, formula: str) -> None:
-        self.lines += ["$$" + formula + "$$" if self.latex else f"    {plain}", ""]
+        if self.form == "html":
+            self.lines.append(f'<div class="formula">{convert(formula, display="block")}</div>')
+        else:
+            self.lines += [f"    {plain}" if self.form == "text" else f"$${formula}$$", ""]
+        words = self._checks.pop(plain.partition(" = ")[0], None)
+        if words is not None:
+            said = f"Check: {words}"
+            self._write(said, f'<p class="check">{escape(said)}</p>')
 
     def formula(self, plain: str, left: str, right: Expr) -> None:
         text = self._print(written_out(right))
@@ -69,4 +109,18 @@ class Writer:
         )
 
     def text(self) -> str:
-        return "\n".join(self.lines)
+        body = "\n".join(self.lines)
+        return PAGE.substitute(title=escape(self._name), body=body) if self.form == "html" else body
+
+    def _write(self, plain: str, page: str) -> None:
+        self.lines += [page] if self.form == "html" else [plain, ""]
+
+
+def formula_text(expression: Expr) -> str:
+    """Return an expression as LaTeX, with the field's names."""
+    names = {
+        x: _LATEX_NAMES[str(x)]
+        for x in expression.free_symbols
+        if isinstance(x, Symbol) and str(x) in _LATEX_NAMES
+    }
+    return latex(expression, symbol_names=names | {chi: r"\chi"})

@@ -31,11 +31,18 @@ query        one query recovering a signal: exact objective, flow on the sphere;
              coordinates or on the alignment alone; `query_noise`: what single samples allow;
              `query_compare`: other rules and other tokens
 claims       the papers' claims as checks with a verdict; `claims_command` runs and reports them
+sweep        an experiment or a function at all combinations of swept values, cell by cell; `grid` reads
+             the table [sweep], `quantities` has what a cell computes, `workers` run side by side
+dataset      results as xarray datasets in files, from `labelled` arrays; `sweep_plots` draws them, and
+             `tabular` shows results in a notebook
+kernels      the generated kernels, to import into your own code
+verified     derived formulas against independent numbers, for printed derivations: `formula_checks` of
+             an activation, `query_formula_checks` of the query model
 checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
 run          the main job; `report` writes its files; `query_run`: that of the query model
 plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`, `bayes_plots`, `query_plots`
-cli          the command ``headflow`` with its `options`; `commands`, `spectrum_command`, `sgd_command`,
-             `bayes_command`, `plant_command` and `query_command` have what it computes
+cli          the command ``headflow`` with its `options` and `lab_options`; `commands` and the rooms that
+             end in `_command` have what it computes
 errors       typed errors; `validate` checks arguments; `files` writes whole files
 
 `_generated` holds the kernels that `derive` writes; import them directly to reuse a formula. Nothing
@@ -52,6 +59,7 @@ if TYPE_CHECKING:
     from numeric.bayes import Risk, bayes_posterior, bayes_risk, log_bayes_weight
     from numeric.continuation import Branch, follow_saddle, phase_boundary
     from numeric.curves import RiskCurves, risk_curves
+    from numeric.dataset import load_result, save_result, to_dataset
     from numeric.errors import (
         ExperimentError,
         FlowError,
@@ -113,6 +121,7 @@ if TYPE_CHECKING:
     from numeric.sgd import SGDRuns, run_sgd
     from numeric.signals import Signals, condensed, real_signals
     from numeric.spectrum import Spectrum, hessian_spectrum
+    from numeric.sweep import run_sweep
     from numeric.task import Attention, State, Task
     from numeric.watch import Watch, feature_norms, mean_alignment, specialization
 
@@ -122,6 +131,7 @@ _ROOMS = {
     "bayes": ("Risk", "bayes_posterior", "bayes_risk", "log_bayes_weight"),
     "continuation": ("Branch", "follow_saddle", "phase_boundary"),
     "curves": ("RiskCurves", "risk_curves"),
+    "dataset": ("load_result", "save_result", "to_dataset"),
     "escape": ("EscapeLaw", "escape_law", "magnetization_diffusion"),
     "errors": (
         "ExperimentError",
@@ -175,6 +185,7 @@ _ROOMS = {
     "sgd": ("SGDRuns", "run_sgd"),
     "signals": ("Signals", "condensed", "real_signals"),
     "spectrum": ("Spectrum", "hessian_spectrum"),
+    "sweep": ("run_sweep",),
     "prior": (
         "DiscretePrior",
         "GaussianPrior",

@@ -12,12 +12,17 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module, resources
+from typing import TYPE_CHECKING
 
 from numeric import options
 from numeric.files import strict_json
 from numeric.options import EXAMPLES
 
+if TYPE_CHECKING:
+    from derive.attention import Attention as Definition
+
 DISAGREE, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+KEEPING = (["claims"], ["sweep"])
 _EVERY = 0.1  # seconds between two reports of progress
 
 
@@ -36,7 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # help, or arguments that argparse refuses
         return stop.code if isinstance(stop.code, int) else 0
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        # The commands that keep what is finished.
+        keeps = (argv if argv is not None else sys.argv[1:])[:1]
+        more = "; the same command goes on from what is finished" if keeps in KEEPING else ""
+        return _fail(f"interrupted{more}", INTERRUPTED)
     except BrokenPipeError:
         _drop_output()
         return BROKEN_PIPE
@@ -65,7 +73,8 @@ def _dispatch(argv: list[str]) -> int:
 
         # The examples' names stand for their files here, too.
         folder = resources.files("numeric") / "examples"
-        return derive([str(folder / f"{x}.toml") if x in EXAMPLES else x for x in argv[1:]])
+        named = [str(folder / f"{x}.toml") if x in EXAMPLES else x for x in argv[1:]]
+        return derive(named, _formula_checks)
     parser = options.parser()
     arguments = parser.parse_args(argv)
     if arguments.version:
@@ -79,7 +88,17 @@ def _dispatch(argv: list[str]) -> int:
     if arguments.command is None:
         parser.error("a command is required")
     own = {"run": _run, "example": _example, "claims": _claims}
+    own |= dict.fromkeys(("sweep", "show", "plot"), _lab)
     return own.get(arguments.command, _show)(arguments)
+
+
+def _formula_checks(attention: "Definition | None") -> tuple[dict[str, str], bool]:
+    from numeric.formula_checks import formula_checks
+    from numeric.query_formula_checks import query_formula_checks
+    from numeric.verified import words_of
+
+    found = query_formula_checks() if attention is None else formula_checks(attention)
+    return words_of(found), all(x.check.passed for x in found)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -123,6 +142,15 @@ def _claims(arguments: argparse.Namespace) -> int:
     with _Progress() as progress:
         same = check(arguments, progress)
     return 0 if same else DISAGREE
+
+
+def _lab(arguments: argparse.Namespace) -> int:
+    from numeric import sweep_command
+
+    with _Progress() as progress:
+        lines = getattr(sweep_command, arguments.command)(arguments, progress)
+    print("\n".join(lines))
+    return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from numeric.head_counts import split_heads
 from numeric.minimum import Minimum, minimize_loss
 from numeric.prior import scaled
 from numeric.quadrature import Array
+from numeric.tabular import Tabular
 from numeric.task import Attention, State, Task
 from numeric.validate import one_of, real_array, whole_number
 
@@ -20,7 +21,7 @@ QUANTITIES = ("signal", "tokens", "heads")
 
 
 @dataclass(frozen=True, repr=False)
-class RiskCurves:
+class RiskCurves(Tabular):
     """Least losses against one quantity.
 
     Attributes
@@ -61,6 +62,17 @@ class RiskCurves:
             y = self.losses(name)
         late = slice(len(y) // 2 if len(y) > 5 else 0, None)
         return fit_decay(self.values[late], y[late], errors[late], ("gaussian", "power"))
+
+    def rows(self) -> list[list[str]]:
+        """Return a row for each value, with the least losses; see `Tabular`."""
+        losses = [self.losses(name) for name in self.minima]
+        return [
+            [self.quantity, "Bayes risk", *self.minima],
+            *(
+                [f"{x:.6g}" for x in row]
+                for row in zip(self.values, self.bayes, *losses, strict=True)
+            ),
+        ]
 
     def __repr__(self) -> str:
         names = ", ".join(self.minima)

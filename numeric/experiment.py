@@ -2,15 +2,17 @@
 
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from numeric.errors import NOTHING, ExperimentError, InputError, Verbatim
+from numeric.grid import read_grid
 from numeric.prior import (
     DiscretePrior,
     GaussianPrior,
@@ -200,10 +202,22 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment | QueryE
         If there is no such file, or anything in it is not what it must be; one line that names the
         file, the key, what was found and what is expected.
     """
+    text, name, path = read_file(name_or_path)
+    return parse_experiment(text, name, "." if path is None else path.parent, path)
+
+
+def read_file(name_or_path: str | os.PathLike[str]) -> tuple[str, str, Path | None]:
+    """Return the text of an example or a file, the experiment's name, and the path of a file.
+
+    Raises
+    ------
+    ExperimentError
+        If there is no such file, or it is no text.
+    """
     label = str(name_or_path)
     if label in example_names():
         resource = resources.files("numeric") / "examples" / f"{label}.toml"
-        return parse_experiment(resource.read_text(encoding="utf-8"), label)
+        return resource.read_text(encoding="utf-8"), label, None
     expected = f"a TOML file, or an example: {choices_words(label, example_names())}"
     try:
         path = Path(name_or_path)
@@ -215,7 +229,7 @@ def load_experiment(name_or_path: str | os.PathLike[str]) -> Experiment | QueryE
     except UnicodeDecodeError as error:
         found = f"byte {content[error.start]:#04x} at position {error.start}"
         raise ExperimentError(label, "file", Verbatim(found), "UTF-8 text") from None
-    return parse_experiment(text, path.stem, path.parent, path)
+    return text, path.stem, path
 
 
 def parse_experiment(
@@ -239,12 +253,38 @@ def parse_experiment(
     ExperimentError
         If anything in the text is not what it must be; see `load_experiment`.
     """
-    file = name if path is None else str(path)
+    entries = read_entries(text, name if path is None else str(path))
+    return build_experiment(entries, name, directory, path)
+
+
+def read_entries(text: str, file: str) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Raises
+    ------
+    ExperimentError
+        If it is no TOML.
+    """
     try:
-        entries = tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError covers integers of too many digits
         raise ExperimentError(file, "file", reason(error), "TOML") from None
 
+
+def build_experiment(
+    entries: Mapping[str, Any],
+    name: str,
+    directory: str | os.PathLike[str] = ".",
+    path: Path | None = None,
+) -> Experiment | QueryExperiment:
+    """Build the experiment that the tables of a file describe; see `parse_experiment`.
+
+    A table [sweep] is checked, and is of no effect here.
+    """
+    file = name if path is None else str(path)
+    if "sweep" in entries:
+        read_grid(file, entries["sweep"])
+        entries = {key: entry for key, entry in entries.items() if key != "sweep"}
     if "query" in entries:
         return Table(file, "", entries).build(
             partial(query_experiment, name, path),

@@ -1,5 +1,6 @@
 """Files and JSON: written whole or not at all, and strict."""
 
+import hashlib
 import json
 import math
 import os
@@ -19,21 +20,36 @@ def whole(path: Path, *, replace: bool = True) -> Iterator[BinaryIO]:
     path : Path
     replace : bool
         Whether a file that is there already, perhaps of another process, gives way.
+
+    Raises
+    ------
+    OSError
+        About the path, if it cannot be written: a disk is full, a folder is closed.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with named(path):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o644)
+            if replace:
+                os.replace(temporary, path)
+            else:
+                with suppress(FileExistsError):
+                    os.link(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Make an error of the system one about this path, whatever temporary name it met."""
     try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        if replace:
-            os.replace(temporary, path)
-        else:
-            with suppress(FileExistsError):
-                os.link(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 @contextmanager
@@ -76,3 +92,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def code_digest() -> str:
+    """Return what identifies the code that computes: our sources, and NumPy and SciPy."""
+    import numpy
+    import scipy
+
+    found = hashlib.sha256(f"{numpy.__version__} {scipy.__version__}".encode())
+    numeric = Path(__file__).parent
+    for root in (numeric, numeric.parent / "derive"):
+        for path in sorted(root.rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]

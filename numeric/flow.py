@@ -20,6 +20,7 @@ from numeric.loss import Loss, evaluate, gradient_distance
 from numeric.noise import noise_matrix
 from numeric.quadrature import Array, principal_axes
 from numeric.spectrum import hessian_spectrum
+from numeric.tabular import Tabular
 from numeric.task import Attention, State, Task
 from numeric.validate import real_array, real_number
 
@@ -51,7 +52,7 @@ class Excursion:
 
 
 @dataclass(frozen=True, repr=False)
-class Flow:
+class Flow(Tabular):
     """A solution of the flow.
 
     Attributes
@@ -92,6 +93,22 @@ class Flow:
     def states(self) -> State:
         """All states as one batch."""
         return State(self.m, self.r, self.b, self.v)
+
+    def rows(self) -> list[list[str]]:
+        """Return a row for each feature; see `Tabular`."""
+        norms = np.linalg.norm(self.m, axis=1)
+        return [
+            ["feature", f"first passage of {self.threshold:g}", "last norm", "largest norm"],
+            *(
+                [
+                    str(f + 1),
+                    f"{passage:.6g}" if np.isfinite(passage) else "not reached",
+                    f"{norms[-1, f]:.6g}",
+                    f"{norms[:, f].max():.6g}",
+                ]
+                for f, passage in enumerate(self.first_passage)
+            ),
+        ]
 
     def __repr__(self) -> str:
         heads, features = self.m.shape[1:]

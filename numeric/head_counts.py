@@ -19,6 +19,7 @@ from numeric.loss import population_loss
 from numeric.minimum import Minimum, bayes_softmax_optimum, minimize_loss
 from numeric.prior import DiscretePrior, Prior
 from numeric.quadrature import Array, principal_axes, product_rule
+from numeric.tabular import Tabular
 from numeric.task import Attention, State, Task
 from numeric.validate import real_number, whole_number
 
@@ -34,7 +35,7 @@ SPLIT = 3
 
 
 @dataclass(frozen=True, repr=False)
-class HeadCount:
+class HeadCount(Tabular):
     """Gaps to the Bayes risk against the number of heads.
 
     Attributes
@@ -67,6 +68,17 @@ class HeadCount:
             return None
         enough = self.heads[self.gaps + self.errors <= self.max_gap]
         return int(enough[0]) if len(enough) else None
+
+    def rows(self) -> list[list[str]]:
+        """Return a row for each number of heads; see `Tabular`."""
+        columns = self.heads, self.gaps, self.errors, self.nodes
+        return [
+            ["heads", "gap to Bayes", "error", "gap of Gauss nodes"],
+            *(
+                [f"{h:.0f}", f"{gap:.6g}", f"{error:.1e}", f"{node:.6g}" if node == node else ""]
+                for h, gap, error, node in zip(*columns, strict=True)
+            ),
+        ]
 
     def __repr__(self) -> str:
         gaps = ", ".join(

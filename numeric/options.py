@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from numeric.lab_options import claims_options, sweep_options
+
 EXAMPLES = ("two-features", "two-features-bayes", "query-recovery")
 
 
@@ -165,6 +167,7 @@ def parser() -> argparse.ArgumentParser:
         )
         parts.set_defaults(command=compute)
     claims_options(add)
+    sweep_options(add)
     example = add(
         "example",
         "print a shipped experiment file, to start your own from",
@@ -177,43 +180,6 @@ def parser() -> argparse.ArgumentParser:
         "derive", add_help=False, help="print, check or write the symbolic derivations"
     )
     return found
-
-
-def claims_options(add: Callable[[str, str, str, str], argparse.ArgumentParser]) -> None:
-    """Add the command that checks the papers' claims."""
-    claims = add(
-        "claims",
-        "the papers' claims as checks: supported, refuted or inconclusive",
-        "Conditions are fixed in code before anything is measured. Prints a claim as soon as it is "
-        "decided, its own regime first and then those beyond; writes ledger.json, report.html and the "
-        "finished parts, from which an interrupted call goes on. The exit code is 1 if a verdict "
-        "differs from that of the ledger that comes with headflow.",
-        "claims A6 B2 --out DIR",
-    )
-    claims.add_argument(
-        "ids", nargs="*", metavar="ID", help="A1 ... A13, B1 ... B4 (default: all of them)"
-    )
-    claims.add_argument(
-        "--full",
-        action="store_true",
-        help="large budgets and all regimes: hours for all claims, where the quick check takes minutes",
-    )
-    claims.add_argument(
-        "--out",
-        type=Path,
-        default="headflow-claims",
-        metavar="DIR",
-        help="folder for all results, made if missing (default: %(default)s)",
-    )
-    claims.add_argument("--seed", type=int, default=0, help="of all parts (default: 0)")
-    claims.add_argument(
-        "--workers",
-        type=int,
-        default=2,
-        metavar="N",
-        help="processes (default: 2); results do not depend on it",
-    )
-    claims.set_defaults(command="claims")
 
 
 def bayes_options(

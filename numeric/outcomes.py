@@ -26,6 +26,7 @@ from numeric.loss import population_loss
 from numeric.phases import random_starts
 from numeric.quadrature import Array
 from numeric.sgd import run_sgd
+from numeric.tabular import Tabular
 from numeric.task import Attention, State, Task
 from numeric.validate import one_of, real_array, real_number, whole_number
 
@@ -96,7 +97,7 @@ def classify(m: ArrayLike) -> Pattern:
 
 
 @dataclass(frozen=True, repr=False)
-class Outcomes:
+class Outcomes(Tabular):
     """Ends of independent trainings.
 
     Attributes
@@ -129,6 +130,16 @@ class Outcomes:
             name: self.losses[[x == name for x in names]]
             for name, _ in Counter(names).most_common()
         }
+
+    def rows(self) -> list[list[str]]:
+        """Return a row for each pattern, the most frequent first; see `Tabular`."""
+        return [
+            ["pattern", "runs", "least loss", "largest loss"],
+            *(
+                [name, str(len(x)), f"{x.min():.6g}", f"{x.max():.6g}"]
+                for name, x in self.groups.items()
+            ),
+        ]
 
     def __repr__(self) -> str:
         words = "; ".join(f"{len(x)} x ({name})" for name, x in self.groups.items())

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -121,6 +122,10 @@ class GaussianPrior(Prior):
     mean: FloatArray = field()
     covariance: FloatArray = field()
 
+    if TYPE_CHECKING:
+
+        def __init__(self, mean: ArrayLike, covariance: ArrayLike) -> None: ...
+
     def __post_init__(self) -> None:
         mean = real_array("mean", self.mean, (None,))
         store(self, mean=mean, covariance=psd_matrix("covariance", self.covariance, len(mean)))
@@ -149,6 +154,10 @@ class DiscretePrior(Prior):
 
     support: FloatArray
     probabilities: FloatArray
+
+    if TYPE_CHECKING:
+
+        def __init__(self, support: ArrayLike, probabilities: ArrayLike) -> None: ...
 
     def __post_init__(self) -> None:
         support = points("support", self.support)
@@ -191,6 +200,12 @@ class MixturePrior(Prior):
     weights: FloatArray
     means: FloatArray
     covariances: FloatArray
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, weights: ArrayLike, means: ArrayLike, covariances: ArrayLike
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         weights = probability_vector("weights", self.weights)

@@ -17,6 +17,7 @@ from numeric.errors import QuadratureError
 from numeric.loss import evaluate, population_loss
 from numeric.minimum import FARTHEST
 from numeric.quadrature import Array
+from numeric.tabular import Tabular
 from numeric.task import Attention, State, Task
 from numeric.validate import real_number
 
@@ -25,7 +26,7 @@ DIGITS, TOLERANCE = 7.0, 1e-8
 
 
 @dataclass(frozen=True, repr=False)
-class Pruning:
+class Pruning(Tabular):
     """Losses after removing 0, 1, ... heads, the last one excepted.
 
     Attributes
@@ -55,6 +56,17 @@ class Pruning:
         """
         cost = real_number("cost", cost, minimum=0)
         return int(np.flatnonzero(self.losses <= (1 + cost) * self.losses[0] + self.errors).max())
+
+    def rows(self) -> list[list[str]]:
+        """Return a row for each removal; see `Tabular`."""
+        heads = ["none", *(str(h + 1) for h in self.order)]
+        return [
+            ["head removed", "loss", "error"],
+            *(
+                [head, f"{loss:.8g}", f"{error:.1e}"]
+                for head, loss, error in zip(heads, self.losses, self.errors, strict=True)
+            ),
+        ]
 
     def __repr__(self) -> str:
         losses = ", ".join(f"{x:.6g}" for x in self.losses)

@@ -22,6 +22,7 @@ from numeric.origin import origin_state, require_no_mean
 from numeric.prior import marginal
 from numeric.quadrature import Array
 from numeric.spectrum import Spectrum, hessian_spectrum
+from numeric.tabular import Tabular
 from numeric.task import Attention, State, Task
 from numeric.validate import real_number, whole_number
 
@@ -39,8 +40,8 @@ Point = tuple[Array, Array, float]
 """Gradient, Hessian, and the gradient's error."""
 
 
-@dataclass(frozen=True)
-class Saddle:
+@dataclass(frozen=True, repr=False)
+class Saddle(Tabular):
     """A stationary state.
 
     Attributes
@@ -64,6 +65,16 @@ class Saddle:
     gradient: float
     spectrum: Spectrum
     position_error: float
+
+    def rows(self) -> list[list[str]]:
+        """Return the rows of its spectrum; see `Tabular`."""
+        return self.spectrum.rows()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Saddle of {len(self.state.m)} heads: m of the first {self.state.m[0]}, loss "
+            f"{self.loss:.8g}, index {self.index}>"
+        )
 
     @property
     def index(self) -> int:

@@ -13,6 +13,7 @@ from numeric.alike import alike_hessian, is_alike
 from numeric.hessian import factor, factor_hessian
 from numeric.origin import origin_eigenvalues, origin_state
 from numeric.quadrature import Array
+from numeric.tabular import Tabular
 from numeric.task import Attention, State, Task
 from numeric.validate import whole_number
 
@@ -23,8 +24,8 @@ FLAT = 1e-12
 DOMINANT = 0.9
 
 
-@dataclass(frozen=True)
-class Spectrum:
+@dataclass(frozen=True, repr=False)
+class Spectrum(Tabular):
     """Eigenvalues of a loss Hessian, merged where they are equal by symmetry.
 
     Attributes
@@ -47,6 +48,36 @@ class Spectrum:
     sectors: tuple[str, ...]
     errors: Array
     spanned: int
+
+    def __repr__(self) -> str:
+        low, high = self.eigenvalues.min(initial=0.0), self.eigenvalues.max(initial=0.0)
+        return (
+            f"<Spectrum at {self.point}: {len(self.eigenvalues)} sectors, eigenvalues {low:.6g} to "
+            f"{high:.6g}, index {self.index}>"
+        )
+
+    def rows(self) -> list[list[str]]:
+        """Return a row for each sector; see `Tabular`."""
+        columns = (
+            self.sectors,
+            self.multiplicities,
+            self.eigenvalues,
+            self.errors,
+            self.growth_rates,
+        )
+        return [
+            ["sector", "multiplicity", "eigenvalue", "error", "growth rate"],
+            *(
+                [
+                    x,
+                    str(n),
+                    f"{value:.8g}",
+                    f"{error:.1e}",
+                    f"{rate:+.8g}" if abs(rate) > error else "0",
+                ]
+                for x, n, value, error, rate in zip(*columns, strict=True)
+            ),
+        ]
 
     @property
     def residual(self) -> np.ndarray:

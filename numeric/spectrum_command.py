@@ -60,21 +60,12 @@ def spectrum(experiment: "Experiment", given: argparse.Namespace, progress: Prog
         lines.append(f"keys in D = {given.dimension} dimensions")
     entries = _entries(found) | extra
     lines += [f"unstable directions: {found.index}" + _per_residual(found), ""]
-    return entries, [*lines, *_rows(found)], lambda plots: plots.spectrum_figure(found)
+    return entries, [*lines, *table(found.rows())], lambda plots: plots.spectrum_figure(found)
 
 
 def _entries(found: "Spectrum") -> dict[str, Any]:
     names = ("point", "sectors", "multiplicities", "eigenvalues", "errors", "growth_rates", "index")
     return {name: getattr(found, name) for name in names}
-
-
-def _rows(found: "Spectrum") -> list[str]:
-    rows = [["sector", "multiplicity", "eigenvalue", "error", "growth rate"]]
-    columns = found.sectors, found.multiplicities, found.eigenvalues, found.errors
-    for sector, count, value, error, rate in zip(*columns, found.growth_rates, strict=True):
-        shown = f"{rate:+.8g}" if abs(rate) > error else "0"
-        rows.append([sector, str(count), f"{value:.8g}", f"{error:.1e}", shown])
-    return table(rows)
 
 
 def _per_residual(found: "Spectrum") -> str:

@@ -2,8 +2,10 @@
 
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numeric.activation import Kernels, kernels_of
 from numeric.errors import InputError, Verbatim
@@ -136,6 +138,16 @@ class State(ByValue):
     r: FloatArray
     b: FloatArray | None = None
     v: FloatArray | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            m: ArrayLike,
+            r: ArrayLike,
+            b: ArrayLike | None = None,
+            v: ArrayLike | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         m = real_array("m", self.m, (..., None, None))

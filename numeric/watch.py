@@ -5,6 +5,7 @@ Each is ``|A m B|`` with some weights A over heads and B over features, and a th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,6 +42,12 @@ class Watch:
     heads: Array
     features: Array
     threshold: float
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, name: str, heads: ArrayLike, features: ArrayLike, threshold: float
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         store(

@@ -16,7 +16,7 @@ from typing import Any
 
 from numeric.claims.claim import CONFIDENCE, Claim, Finding, Part
 from numeric.errors import HeadflowError, InputError, Verbatim
-from numeric.files import strict_json, write_text
+from numeric.files import code_digest, strict_json, write_text
 from numeric.validate import whole_number
 
 MODES = ("quick", "full")
@@ -198,18 +198,6 @@ def file_name(part: str) -> str:
     """Return a name that every file system takes."""
     plain = re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-")
     return f"{plain}-{hashlib.sha256(part.encode()).hexdigest()[:6]}.json"
-
-
-def code_digest() -> str:
-    """Return what identifies the code that computes: the sources of `numeric`, and NumPy and SciPy."""
-    import numpy
-    import scipy
-
-    found = hashlib.sha256(f"{numpy.__version__} {scipy.__version__}".encode())
-    root = Path(__file__).parent.parent
-    for path in sorted(root.rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
 
 
 def committed() -> dict[str, Any]:

@@ -351,8 +351,8 @@ def test_user_defined_activations_have_a_document() -> None:
 
 
 def test_unknown_forms_are_refused() -> None:
-    with pytest.raises(ValueError, match="html"):
-        document(ACTIVATIONS["softmax"], "html")
+    with pytest.raises(ValueError, match="pdf"):
+        document(ACTIVATIONS["softmax"], "pdf")
 
 
 PROGRAM = """

@@ -1,0 +1,337 @@
+"""Sweeps: an experiment, or a function of your own, at all combinations of swept values.
+
+Each cell is stored as soon as it is done, in a file that is named after all that it depends on: a sweep
+that was interrupted, or whose table grew, computes only what is missing. Results depend neither on the
+number of workers nor on where they are.
+"""
+
+import hashlib
+import inspect
+import io
+import itertools
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numeric.errors import ExperimentError, HeadflowError, InputError
+from numeric.experiment import build_experiment, read_entries, read_file
+from numeric.files import code_digest, whole
+from numeric.grid import Axis, Grid, axis_names, read_grid, replaced, with_seeds
+from numeric.labelled import COUNTED, Labelled, Variable, labelled
+from numeric.quantities import check_names, quantities
+from numeric.validate import whole_number
+from numeric.workers import unordered
+
+if TYPE_CHECKING:
+    from xarray import Dataset
+
+CELLS = "cells"
+DEFAULT = ("flow",)
+Index = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is computed at each combination of values.
+
+    Attributes
+    ----------
+    axes : tuple of Axis
+    names : tuple of str
+        One for each axis.
+    call : callable
+        Given the values by key, returns what computes a cell: picklable, without arguments.
+    identity : callable
+        Given the values by key, returns what a cell depends on beside the code.
+    attributes : dict of str
+        Of the dataset: the experiment's text and the like.
+    """
+
+    axes: tuple[Axis, ...]
+    names: tuple[str, ...]
+    call: Callable[[Mapping[str, Any]], Callable[[], object]]
+    identity: Callable[[Mapping[str, Any]], object]
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def cells(self) -> Iterator[tuple[Index, dict[str, Any]]]:
+        """Yield the index of each cell, and its values by key."""
+        for index in itertools.product(*(range(len(axis.values)) for axis in self.axes)):
+            values: dict[str, Any] = {}
+            for axis, i in zip(self.axes, index, strict=True):
+                values |= dict.fromkeys(axis.keys, axis.values[i])
+            yield index, values
+
+    def where(self, index: Index) -> dict[str, Any]:
+        """Return a cell's values by name of axis."""
+        values = (axis.values[i] for axis, i in zip(self.axes, index, strict=True))
+        return dict(zip(self.names, values, strict=True))
+
+
+def run_sweep(
+    what: str | os.PathLike[str] | Callable[..., object],
+    over: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    compute: Sequence[str] = (),
+    seeds: int | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+    scheduler: str | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> "Dataset":
+    """Compute all cells of a sweep, and return them as one dataset.
+
+    Parameters
+    ----------
+    what : path, name of an example, or callable
+        An experiment file, whose table [sweep] counts, too; or a function of the swept values, by name,
+        which returns a result (`Flow`, `Spectrum`, ...), a number, or a mapping of names to numbers or
+        to ``(names of axes, array)``.
+    over : mapping, optional
+        Values of each swept key (``"task.tokens"``) or argument, instead of what [sweep] says of it.
+    compute : sequence of str
+        For a file: among loss, spectrum, flow, risk, minima, sgd (of the query model loss, spectrum,
+        flow, sgd); by default what [sweep] says, or the flow.
+    seeds : int, optional
+        For a file: number of seeds of random keys and of SGD, counted from the file's: an axis ``seed``.
+    folder : path, optional
+        Where finished cells are kept, and taken from. Of a function they belong to its text: after a
+        change of anything else that it uses take another folder.
+    workers : int
+        Processes, each with one BLAS thread.
+    scheduler : str, optional
+        Address of a Dask scheduler (extra ``cluster``).
+    progress : callable, optional
+        Called with the numbers of cells that are done, and of those to do, without those kept.
+
+    Returns
+    -------
+    xarray.Dataset
+        With the swept axes first; NaN where a cell failed. ``attrs["failed"]`` says why, as JSON.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range, or no cell is a valid experiment.
+    OSError
+        If a cell cannot be stored; those before it are.
+    """
+    from numeric.dataset import assembled, require_xarray
+
+    require_xarray()
+    workers = whole_number("workers", workers, 1, 4096)
+    if callable(what):
+        for name, given in (("compute", compute), ("seeds", seeds)):
+            if given:
+                raise InputError(name, given, "none for a function of your own")
+        sweep = of_function(what, over or {})
+    else:
+        sweep = of_file(what, over or {}, compute, seeds)
+    place = None if folder is None else Path(folder) / CELLS
+    done: dict[Index, Labelled] = {}
+    failed: dict[Index, str] = {}
+    for index, found in _cells(sweep, place, workers, scheduler, progress):
+        if isinstance(found, Labelled):
+            done[index] = found
+        else:
+            failed[index] = found
+    return assembled(sweep, done, failed)
+
+
+def of_file(
+    what: str | os.PathLike[str],
+    over: Mapping[str, Sequence[Any]],
+    compute: Sequence[str] = (),
+    seeds: int | None = None,
+) -> Sweep:
+    """Return the sweep of an experiment file; see `run_sweep`."""
+    text, name, path = read_file(what)
+    file = name if path is None else str(path)
+    entries = read_entries(text, file)
+    grid = read_grid(file, entries.pop("sweep", {}))
+    axes = {axis.keys[0]: axis for axis in grid.axes} | {x.keys[0]: x for x in _axes(over)}
+    grid = Grid(
+        tuple(axes.values()),
+        grid.compute,
+        grid.seeds if seeds is None else whole_number("seeds", seeds, 0, 1_000_000),
+    )
+    found = with_seeds(grid, entries)
+    folder = Path(".") if path is None else path.parent
+
+    def tables(values: Mapping[str, Any]) -> dict[str, Any]:
+        now = entries
+        for key, value in values.items():
+            now = replaced(now, key, value)
+        return now
+
+    every = Sweep(found, (), tables, tables)  # type: ignore[arg-type]
+    first = _first_valid(every, lambda values: build_experiment(tables(values), name, folder, path))
+    names = check_names(first, compute or grid.compute or DEFAULT, "compute")
+
+    def identity(values: Mapping[str, Any]) -> object:
+        now = tables(values)
+        return [now, names, _samples(now, folder)]
+
+    return Sweep(
+        found,
+        axis_names(found, (*COUNTED, "tau", "t", "step", "alpha", "sector", "watch", "loss")),
+        lambda values: partial(_experiment_cell, tables(values), name, folder, path, names),
+        identity,
+        {"title": f"{name}: {', '.join(names)}", "experiment": text},
+    )
+
+
+def of_function(function: Callable[..., object], over: Mapping[str, Sequence[Any]]) -> Sweep:
+    """Return the sweep of a function of one's own; see `run_sweep`."""
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        text = repr(getattr(function, "__code__", function))
+    name = getattr(function, "__qualname__", type(function).__name__)
+    axes = _axes(over)
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(over))
+    except TypeError as error:
+        raise InputError("over", sorted(over), f"the arguments of {name} ({error})") from None
+    return Sweep(
+        axes,
+        tuple(axis.keys[0] for axis in axes),
+        lambda values: partial(function, **values),
+        lambda values: [name, text, dict(values)],
+        {"title": name, "function": text},
+    )
+
+
+def _axes(over: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
+    axes = []
+    for key, given in over.items():
+        if isinstance(given, str | bytes) or not np.iterable(given):
+            raise InputError(str(key), given, "a sequence of values")
+        values = tuple(x.item() if isinstance(x, np.generic) else x for x in given)
+        if not values:
+            raise InputError(str(key), given, "at least one value")
+        axes.append(Axis((str(key),), values))
+    return tuple(axes)
+
+
+def _first_valid(sweep: Sweep, build: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Return the first cell's experiment that is valid; if none is, raise the first error."""
+    error: InputError | None = None
+    for _, values in sweep.cells():
+        try:
+            return build(values)
+        except InputError as found:
+            error = error or found
+    assert error is not None
+    raise error
+
+
+def _experiment_cell(
+    tables: dict[str, Any], name: str, folder: Path, path: Path | None, names: tuple[str, ...]
+) -> Labelled:
+    return quantities(build_experiment(tables, name, folder, path), names)
+
+
+def _samples(tables: Mapping[str, Any], folder: Path) -> str:
+    """Digest of the file of samples that a prior names, if there is one."""
+    task = tables.get("task")
+    prior = task.get("prior") if isinstance(task, dict) else None
+    file = prior.get("file") if isinstance(prior, dict) else None
+    if not isinstance(file, str):
+        return ""
+    try:
+        return hashlib.sha256((folder / file).read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return ""  # the cell will say so
+
+
+def _cells(
+    sweep: Sweep,
+    place: Path | None,
+    workers: int,
+    scheduler: str | None,
+    progress: Callable[[int, int], object] | None,
+) -> Iterator[tuple[Index, Labelled | str]]:
+    """Yield every cell, those that are kept first, the others as they are done and stored."""
+    code = code_digest()
+    if place is not None:
+        place.mkdir(parents=True, exist_ok=True)
+    missing: list[tuple[Index, Mapping[str, Any], Path | None]] = []
+    for index, values in sweep.cells():
+        path = None
+        if place is not None:
+            about = json.dumps([sweep.identity(values), code], sort_keys=True, default=repr)
+            path = place / f"{hashlib.sha256(about.encode()).hexdigest()[:24]}.npz"
+            kept = read_cell(path)
+            if kept is not None:
+                yield index, kept
+                continue
+        missing.append((index, values, path))
+    jobs = ((i, sweep.call(values)) for i, (_, values, _) in enumerate(missing))
+    if progress is not None and missing:
+        progress(0, len(missing))
+    for count, (i, found, keep) in enumerate(unordered(compute_cell, jobs, workers, scheduler)):
+        index, _, path = missing[i]
+        if path is not None and keep:
+            write_cell(path, found)
+        if progress is not None:
+            progress(count + 1, len(missing))
+        yield index, found
+
+
+def compute_cell(i: int, call: Callable[[], object]) -> tuple[int, Labelled | str, bool]:
+    """Compute one cell with one BLAS thread: its result or its error, and whether to keep that.
+
+    An error of a kind that would come again is kept, any other is tried anew by the next run.
+    """
+    from threadpoolctl import threadpool_limits
+
+    try:
+        with threadpool_limits(1):
+            return i, labelled(call()), True
+    except HeadflowError as error:
+        words = InputError.__str__(error) if isinstance(error, ExperimentError) else str(error)
+        return i, words, True
+    except Exception as error:
+        return i, f"{type(error).__name__}: {error}", False
+
+
+def write_cell(path: Path, found: Labelled | str) -> None:
+    """Write a cell, whole or not at all."""
+    head: dict[str, Any] = {"error": found} if isinstance(found, str) else {}
+    arrays: dict[str, Any] = {}
+    if isinstance(found, Labelled):
+        head["variables"] = [[name, x.dims, x.meaning] for name, x in found.variables.items()]
+        head["labels"] = list(found.labels)
+        arrays = {f"v{i}": x.values for i, x in enumerate(found.variables.values())}
+        arrays |= {f"l{i}": x for i, x in enumerate(found.labels.values())}
+    content = io.BytesIO()
+    np.savez(content, head=np.array(json.dumps(head)), **arrays)
+    with whole(path) as stream:
+        stream.write(content.getvalue())
+
+
+def read_cell(path: Path) -> Labelled | str | None:
+    """Read a cell; None if there is none, or it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            head = json.loads(str(content["head"]))
+            if "error" in head:
+                return str(head["error"])
+            return Labelled(
+                {
+                    name: Variable(tuple(dims), content[f"v{i}"], meaning)
+                    for i, (name, dims, meaning) in enumerate(head["variables"])
+                },
+                {name: content[f"l{i}"] for i, name in enumerate(head["labels"])},
+            )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        return None  # damaged: it is computed again

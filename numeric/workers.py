@@ -1,0 +1,71 @@
+"""Independent jobs side by side: processes of this machine, or a Dask cluster."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numeric.errors import InputError, Verbatim
+
+PATIENCE = 10.0  # seconds for a scheduler to answer
+
+
+def unordered(
+    function: Callable[..., Any],
+    jobs: Iterable[tuple[Any, ...]],
+    workers: int = 1,
+    scheduler: str | None = None,
+) -> Iterator[Any]:
+    """Call a function with the arguments of each job, and yield what it returns as soon as it does.
+
+    Parameters
+    ----------
+    function : callable
+    jobs : iterable of tuple
+        Taken as workers become free.
+    workers : int
+        Processes; one is this process.
+    scheduler : str, optional
+        Address of a Dask scheduler, whose workers then take all jobs.
+
+    Raises
+    ------
+    InputError
+        If the scheduler does not answer, or `distributed` is not installed.
+    """
+    if scheduler is None and workers == 1:
+        yield from (function(*job) for job in jobs)
+        return
+    from joblib import Parallel, delayed, parallel_config
+
+    with _connected(scheduler) as count:
+        kind = {"backend": "dask"} if scheduler else {"backend": "loky", "inner_max_num_threads": 1}
+        with parallel_config(**kind):
+            run = Parallel(
+                n_jobs=count or workers, return_as="generator_unordered", pre_dispatch="2*n_jobs"
+            )
+            yield from run(delayed(function)(*job) for job in jobs)
+
+
+@contextmanager
+def _connected(scheduler: str | None) -> Iterator[int]:
+    """Connect to a scheduler, and tell how many jobs its workers take at once."""
+    if scheduler is None:
+        yield 0
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        expected = 'none, or python -m pip install "headflow[cluster]"'
+        raise InputError("scheduler", scheduler, expected) from None
+    try:
+        client = Client(scheduler, timeout=PATIENCE, set_as_default=True)
+    except (OSError, ValueError) as error:
+        found = Verbatim(f"{scheduler!r}, which does not answer ({type(error).__name__})")
+        raise InputError("scheduler", found, "the address of a Dask scheduler, host:port") from None
+    with client:
+        threads = sum(client.nthreads().values())
+        if not threads:
+            raise InputError(
+                "scheduler", Verbatim(f"{scheduler!r} without workers"), "some workers"
+            )
+        yield threads
