@@ -146,7 +146,7 @@ def _growth(write: Writer) -> None:
     )
     for shared, words in SIGNS:
         left = rf"J''(0)\big|_{{\text{{{words}}}}}"
-        write.formula(f"J''(0) at sigma = d^(-1/2), {words}", left, concentrated_growth(shared))
+        write.formula(f"J''(0) at large d, {words}", left, concentrated_growth(shared))
     write.line(
         "With one sign for all it is negative, and the equator attracts, where theta^2 n_I (n_I - "
         "2 n_0) > n."

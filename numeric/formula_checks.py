@@ -234,6 +234,8 @@ def _of_fourth_order(definition: "Definition") -> Iterator[Verified]:
     from derive.symbols import H
 
     expansion = expand_loss(definition, 4)
+    if not expansion.terms(3) and not expansion.terms(4):
+        return
     step, p = PEAKED
     moments = {"nu": 2 * p * step**2, "kappa_4": 2 * p * step**4}
     points = list(product(((-step, p), (0.0, 1 - 2 * p), (step, p)), repeat=2))

@@ -38,6 +38,13 @@ class Axis:
     keys: tuple[str, ...]
     values: tuple[Any, ...]
 
+    def __post_init__(self) -> None:
+        seen: list[Any] = []
+        for value in self.values:
+            if value in seen:
+                raise InputError(self.keys[0], Verbatim(f"{value!r} twice"), "values that differ")
+            seen.append(value)
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -80,7 +87,8 @@ def read_grid(file: str, entries: object) -> Grid:
             raise InputError("compute", compute, "names of what is computed, such as ['flow']")
         seeds = whole_number("seeds", table.entries.get("seeds", 0), 0, MOST_CELLS)
     keys = {name: x for name, x in table.entries.items() if name not in SETTINGS}
-    axes = tuple(Axis((key,), values) for key, values in _leaves(file, "", keys))
+    with table.named():
+        axes = tuple(Axis((key,), values) for key, values in _leaves(file, "", keys))
     grid = Grid(axes, tuple(names), seeds)
     cells = math.prod(len(axis.values) for axis in axes) * max(seeds, 1)
     if cells > MOST_CELLS:

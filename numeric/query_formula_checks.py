@@ -71,7 +71,7 @@ def _growth() -> Iterator[Verified]:
         value = _numbers(concentrated_growth(shared), BETA)
         limit = _curvature(shared, BETA, LARGE)
         check = within("growth", value, limit, 1e-6 * abs(value))
-        name = f"J''(0) at sigma = d^(-1/2), {words}"
+        name = f"J''(0) at large d, {words}"
         yield Verified(name, check, f"the exact objective at d = {LARGE:,}")
 
 

@@ -13,6 +13,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -276,13 +277,14 @@ def _cells(
     jobs = ((i, sweep.call(values)) for i, (_, values, _) in enumerate(missing))
     if progress is not None and missing:
         progress(0, len(missing))
-    for count, (i, found, keep) in enumerate(unordered(compute_cell, jobs, workers, scheduler)):
-        index, _, path = missing[i]
-        if path is not None and keep:
-            write_cell(path, found)
-        if progress is not None:
-            progress(count + 1, len(missing))
-        yield index, found
+    with closing(unordered(compute_cell, jobs, workers, scheduler)) as results:
+        for count, (i, found, keep) in enumerate(results):
+            index, _, path = missing[i]
+            if path is not None and keep:
+                write_cell(path, found)
+            if progress is not None:
+                progress(count + 1, len(missing))
+            yield index, found
 
 
 def compute_cell(i: int, call: Callable[[], object]) -> tuple[int, Labelled | str, bool]:
@@ -320,7 +322,7 @@ def write_cell(path: Path, found: Labelled | str) -> None:
 def read_cell(path: Path) -> Labelled | str | None:
     """Read a cell; None if there is none, or it is damaged."""
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as content:
             head = json.loads(str(content["head"]))
             if "error" in head:
                 return str(head["error"])

@@ -1,6 +1,7 @@
 """Independent jobs side by side: processes of this machine, or a Dask cluster."""
 
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +15,7 @@ def unordered(
     jobs: Iterable[tuple[Any, ...]],
     workers: int = 1,
     scheduler: str | None = None,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Call a function with the arguments of each job, and yield what it returns as soon as it does.
 
     Parameters
@@ -43,7 +44,14 @@ def unordered(
             run = Parallel(
                 n_jobs=count or workers, return_as="generator_unordered", pre_dispatch="2*n_jobs"
             )
-            yield from run(delayed(function)(*job) for job in jobs)
+            found = run(delayed(function)(*job) for job in jobs)
+            try:
+                # Not `yield from`, which would close what is found before the end below does.
+                for result in found:  # noqa: UP028
+                    yield result
+            finally:
+                with warnings.catch_warnings(action="ignore"):  # of jobs that are given up
+                    found.close()
 
 
 @contextmanager

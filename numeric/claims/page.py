@@ -51,10 +51,10 @@ whole interval is allowed, fails where none of it is, and is open otherwise. A r
 conditions hold, refuted if one fails. The verdict of a claim is that of its own regime, the first table;
 those marked "beyond" are outside of what the paper says, or controls, and tell where it stops holding.
 Numbers without an error are test statistics, or deterministic to more digits than are shown. D is the
-token dimension, L the number of tokens, H that of heads with keys k_h, F that of features k*_f with variances
-ν_f; m and r are the order parameters k_h · k*_f and the overlaps of what is left of the keys, b and v
-biases and values of heads, τ = learning rate × steps; d, α = q · u and θ belong to the query model.
-This is the $mode check, with seed $seed.</p>
+token dimension, L the number of tokens, H that of heads with keys k_h, F that of features k*_f with
+variances ν_f; m and r are the order parameters k_h · k*_f and the overlaps of what is left of the keys,
+b and v biases and values of heads, τ = learning rate × steps; d, α = q · u and θ belong to the query
+model. This is the $mode check, with seed $seed.</p>
 <p class="note">$versions</p>
 <table>
 <thead><tr><th>claim</th><th></th><th>status in the paper</th><th>verdict</th>

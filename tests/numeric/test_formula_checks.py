@@ -1,0 +1,83 @@
+"""Derived formulas pass their numerical checks; formulas that are wrong do not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sympy import Integer, exp
+
+from derive.attention import ACTIVATIONS, Attention
+from derive.document import document
+from derive.query_document import query_document
+from derive.symbols import chi
+from numeric import formula_checks as room
+from numeric import verified
+from numeric.formula_checks import formula_checks
+from numeric.query_formula_checks import query_formula_checks
+from numeric.verified import coefficient_check, slope_check, words_of
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_all_formulas_agree_and_are_printed(name: str) -> None:
+    found = formula_checks(ACTIVATIONS[name])
+    assert all(x.check.passed for x in found), [x.words for x in found if not x.check.passed]
+    assert len(found) >= 13
+    text = document(ACTIVATIONS[name], "text", checks=words_of(found))
+    assert all(f"Check: {x.words}" in text for x in found)
+
+
+def test_the_query_models_formulas_agree() -> None:
+    found = query_formula_checks()
+    assert len(found) == 7 and all(x.check.passed for x in found)
+    text = query_document("text", words_of(found))
+    assert all(f"Check: {x.words}" in text for x in found)
+
+
+def test_a_users_activation_is_checked() -> None:
+    found = formula_checks(Attention("mine", exp(chi / 2) + 1, "per-head"))
+    assert len(found) >= 13 and all(x.check.passed for x in found)
+
+
+def wrong(monkeypatch: pytest.MonkeyPatch, target: str, change: Any) -> None:
+    module, name = target.rsplit(".", 1)
+    original = getattr(__import__(module, fromlist=[name]), name)
+    monkeypatch.setattr(target, lambda *x, **y: change(original(*x, **y)))
+
+
+@pytest.mark.parametrize(
+    ("target", "change", "formula"),
+    [
+        ("numeric.formula_checks.attention_weights", lambda x: (x[0], 1.001 * x[1]), "a_l"),
+        ("numeric.formula_checks.score_gradient", lambda x: (-x[0], *x[1:]), "d(loss)/d chi_hl"),
+        ("numeric.formula_checks.population_loss", lambda x: replace(x, value=x.value * 1.01), "E"),
+        ("numeric.formula_checks.population_loss", lambda x: replace(x, m=1.001 * x.m), "dE/dm"),
+        ("derive.document.origin_noise", lambda x: x * 2, "V_hh' at 0"),
+        ("derive.hessian.sector_eigenvalues", lambda x: {k: -y for k, y in x.items()},
+         "eigenvalue, heads apart, along feature f"),
+        ("derive.pattern.difference_eigenvalue", lambda x: x * Integer(101) / 100, "lambda_f"),
+        ("numeric.formula_checks.log_bayes_weight", lambda x: x + 1e-6, "log w(xi)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_found(
+    target: str, change: Any, formula: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong(monkeypatch, target, change)
+    found = {x.formula: x for x in formula_checks(ACTIVATIONS["softmax"])}
+    assert not found[formula].check.passed
+    assert "DISAGREES" in found[formula].words
+
+
+def test_what_cannot_be_computed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> Any:
+        raise verified.derive_error()("no")
+
+    monkeypatch.setattr(room, "_of_loss", fails)
+    assert "E" not in {x.formula for x in formula_checks(ACTIVATIONS["softmax"])}
+
+
+def test_oracles() -> None:
+    assert slope_check(12.0, lambda h: (2 + h) ** 3, 1e-12).passed
+    assert not slope_check(12.0001, lambda h: (2 + h) ** 3, 1e-12).passed
+    values = [3 * x**2 - 7 * x**4 + x**6 for x in verified.SCALES]
+    assert coefficient_check(3.0, values, 2, 1e-15).passed
+    assert not coefficient_check(3.001, values, 2, 1e-15).passed
