@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from numeric.errors import InputError
@@ -243,7 +244,7 @@ def _maps(found: "DataArray", across: str, up: str, same: str) -> Figure:
 
 
 def _title(figure: Figure, found: "DataArray", more: str) -> None:
-    words = f"{found.attrs.get('long_name') or found.name}{more}"
+    words = f"{found.attrs.get('long_name', '')}{more}".removeprefix("; ")
     # About 11 letters fit into an inch.
     figure.suptitle(textwrap.fill(words, int(11 * figure.get_figwidth())), fontsize=11)
 
@@ -289,6 +290,8 @@ def _curves(
             ax.set_ylabel(str(found.name))
         if along is not None and not _is_course(along) and _is_number(found, along):
             ax.set_xscale("log" if _is_logarithmic(found[along].values) else "linear")
+            if found[along].dtype.kind in "iu" and ax.get_xscale() == "linear":
+                ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if hue is not None and count > 1:
         shown = axes[0].get_legend_handles_labels()
         step = max(1, -(-count // 10))

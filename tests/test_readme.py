@@ -1,6 +1,7 @@
 """The README's Python examples run, and its numbers are what they print."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +28,15 @@ def test_example_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_experiment_file_in_the_readme_loads() -> None:
     from numeric.errors import ExperimentError
     from numeric.experiment import parse_experiment
+    from numeric.grid import read_grid
 
-    text, query, own, real = re.findall(
+    text, sweep, query, own, real = re.findall(
         r"```toml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
     )
     assert parse_experiment(text, "readme").attention.heads == 4
+    assert parse_experiment(text + sweep, "readme").attention.heads == 4
+    grid = read_grid("readme", tomllib.loads(sweep)["sweep"])
+    assert grid.seeds == 5 and [len(x.values) for x in grid.axes] == [3, 4, 2]
     assert parse_experiment(query, "readme").task.nuisance == 10_000
     with pytest.raises(ExperimentError, match=r"digits\.npy"):
         parse_experiment(real, "readme")

@@ -182,7 +182,7 @@ def test_failures_are_one_line_and_code_two(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--check", "--write"], ["--format", "html"], ["--chekc"], ["--format"], ["--order"]],
+    [["--check", "--write"], ["--format", "pdf"], ["--chekc"], ["--format"], ["--order"]],
 )
 def test_misused_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:

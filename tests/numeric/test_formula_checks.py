@@ -1,6 +1,7 @@
 """Derived formulas pass their numerical checks; formulas that are wrong do not."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from derive.query_document import query_document
 from derive.symbols import chi
 from numeric import formula_checks as room
 from numeric import verified
+from numeric.cli import main
 from numeric.formula_checks import formula_checks
 from numeric.query_formula_checks import query_formula_checks
 from numeric.verified import coefficient_check, slope_check, words_of
@@ -81,3 +83,27 @@ def test_oracles() -> None:
     values = [3 * x**2 - 7 * x**4 + x**6 for x in verified.SCALES]
     assert coefficient_check(3.0, values, 2, 1e-15).passed
     assert not coefficient_check(3.001, values, 2, 1e-15).passed
+
+
+def test_documents_with_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["derive", "--document", str(tmp_path), "linear", "query"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith(f"{tmp_path / 'linear.html'}; ") and "formulas checked" in said[1]
+    names = {"linear.md", "linear.html", "query.md", "query.html"}
+    assert {x.name for x in tmp_path.iterdir()} == names
+    for name in names:
+        text = (tmp_path / name).read_text()
+        assert text.count("Check: ") >= 7 and "DISAGREES" not in text
+    assert "L = 4, H = 2" in (tmp_path / "linear.md").read_text()
+    (tmp_path / "taken").write_text("x")
+    assert main(["derive", "--document", str(tmp_path / "taken"), "linear"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_check_that_fails_is_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong(monkeypatch, "numeric.formula_checks.log_bayes_weight", lambda x: x + 1e-6)
+    assert main(["derive", "--document", str(tmp_path), "linear"]) == 1
+    assert "some DISAGREE" in capsys.readouterr().out
+    assert "DISAGREES" in (tmp_path / "linear.md").read_text()
