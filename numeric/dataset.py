@@ -104,7 +104,6 @@ def assembled(
     coordinates |= {
         name: _coordinate(axis.values) for name, axis in zip(sweep.names, sweep.axes, strict=True)
     }
-    seeds = [axis.values for axis in sweep.axes if len(axis.keys) > 1]
     attributes = sweep.attributes | {
         "swept": json.dumps(
             {x: " and ".join(y.keys) for x, y in zip(sweep.names, sweep.axes, strict=True)}
@@ -114,8 +113,6 @@ def assembled(
             [{"cell": sweep.where(x), "error": failed[x]} for x in sorted(failed)], default=repr
         ),
     }
-    if seeds:
-        attributes["seeds"] = json.dumps(seeds[0])
     return _dataset(data, coordinates, attributes)
 
 

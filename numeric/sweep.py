@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numeric.errors import ExperimentError, HeadflowError, InputError
-from numeric.experiment import build_experiment, read_entries, read_file
+from numeric.experiment import Experiment, build_experiment, read_entries, read_file
 from numeric.files import code_digest, whole
 from numeric.grid import Axis, Grid, axis_names, read_grid, replaced, with_seeds
 from numeric.labelled import COUNTED, Labelled, Variable, labelled
 from numeric.quantities import check_names, quantities
+from numeric.query_experiment import QueryExperiment
 from numeric.validate import whole_number
 from numeric.workers import unordered
 
@@ -179,13 +180,26 @@ def of_file(
         now = tables(values)
         return [now, names, _samples(now, folder)]
 
+    used: dict[str, object] = dict(seeds_of(first))
+    used |= {key: list(axis.values) for axis in found for key in axis.keys if key in used}
     return Sweep(
         found,
         axis_names(found, (*COUNTED, "tau", "t", "step", "alpha", "sector", "watch", "loss")),
         lambda values: partial(_experiment_cell, tables(values), name, folder, path, names),
         identity,
-        {"title": f"{name}: {', '.join(names)}", "experiment": text},
+        {
+            "title": f"{name}: {', '.join(names)}",
+            "experiment": text,
+            "seeds": json.dumps(used),
+        },
     )
+
+
+def seeds_of(experiment: Experiment | QueryExperiment) -> dict[str, int]:
+    """Return an experiment's seeds by their keys."""
+    if isinstance(experiment, QueryExperiment):
+        return {"ascent.seed": experiment.ascent.seed}
+    return {"flow.seed": experiment.flow.seed, "sgd.seed": experiment.sgd.seed}
 
 
 def of_function(function: Callable[..., object], over: Mapping[str, Sequence[Any]]) -> Sweep:

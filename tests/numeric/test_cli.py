@@ -1,5 +1,6 @@
 """The command: what it prints, its exit codes, and the one line that every bad input gives."""
 
+import argparse
 import errno
 import io
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import numeric.cli
+from numeric import options
 from numeric.bayes import bayes_risk
 from numeric.checks import Check
 from numeric.cli import main
@@ -309,11 +311,25 @@ def test_usage_errors(argv: list[str], capsys: Capture) -> None:
     assert out == "" and err.startswith("usage: headflow") and ": error: " in err
 
 
-@pytest.mark.parametrize("command", [*ORDINARY, "run", "derive"])
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    actions = options.parser()._subparsers._group_actions  # type: ignore[union-attr]
+    return dict(actions[0].choices)  # type: ignore[arg-type]
+
+
+def test_every_option_has_words() -> None:
+    found = subcommands()
+    assert {"run", "claims", "sweep", "show", "plot", "minima", "derive"} <= set(found)
+    for name, parser in found.items():
+        for action in parser._actions:
+            assert action.help, (name, action.dest)
+
+
+@pytest.mark.parametrize("command", sorted(subcommands()))
 def test_help_ends_with_an_example(command: str, capsys: Capture) -> None:
     assert main([command, "--help"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[-1].startswith(f"example: headflow {command} ") and err == ""
+    _, example, words = " ".join(out.split()).rpartition("example: ")
+    assert example and words.startswith(f"headflow {command} ") and err == ""
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("headflow ")
 

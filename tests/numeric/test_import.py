@@ -30,7 +30,10 @@ LOADED = "import json, sys; print(json.dumps({'modules': sorted(sys.modules)}))"
 def test_numeric_loads_no_sympy() -> None:
     modules = run(f"import numeric; {LOADED}")["modules"]
     assert "numeric" in modules
-    for name in ("sympy", "mpmath", "derive", "matplotlib", "scipy.stats"):
+    for name in (
+        *("sympy", "mpmath", "derive", "matplotlib", "scipy.stats"),
+        *("xarray", "pandas", "dask", "distributed", "joblib", "h5py", "zarr"),
+    ):
         assert name not in modules
 
 

@@ -68,6 +68,7 @@ def test_a_cell_is_what_the_command_gives(file: Path) -> None:
     assert one.sel(sector="difference, feature 1").isnull().all()
     assert found.attrs["experiment"] == FILE and found.attrs["cells"] == "200 of 200"
     assert json.loads(found.attrs["swept"])["heads"] == "attention.heads"
+    assert json.loads(found.attrs["seeds"]) == {"flow.seed": 0, "sgd.seed": 1}
     assert {"headflow", "numpy", "python"} <= set(json.loads(found.attrs["versions"]))
     assert found.eigenvalue.attrs["largest_error"] >= 0
 
@@ -122,6 +123,7 @@ def test_workers_and_threads_do_not_matter(file: Path) -> None:
     file.write_text(FILE.partition("[sweep]")[0])
     one, two = (run_sweep(file, over, **how, workers=n) for n in (1, 2))
     assert same(one, two)
+    assert json.loads(one.attrs["seeds"]) == {"flow.seed": [0, 1], "sgd.seed": [0, 1]}
     assert one.m.dims == ("tokens", "heads", "seed", "tau", "head", "feature")
     assert one.sgd_m.dims[:4] == ("tokens", "heads", "seed", "run")
     # Seeds are told apart, and each is that of the file with this seed.
