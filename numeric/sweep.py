@@ -62,18 +62,19 @@ class Sweep:
     identity: Callable[[Mapping[str, Any]], object]
     attributes: dict[str, str] = field(default_factory=dict)
 
-    def cells(self) -> Iterator[tuple[Index, dict[str, Any]]]:
-        """Yield the index of each cell, and its values by key."""
-        for index in itertools.product(*(range(len(axis.values)) for axis in self.axes)):
-            values: dict[str, Any] = {}
-            for axis, i in zip(self.axes, index, strict=True):
-                values |= dict.fromkeys(axis.keys, axis.values[i])
-            yield index, values
-
     def where(self, index: Index) -> dict[str, Any]:
         """Return a cell's values by name of axis."""
         values = (axis.values[i] for axis, i in zip(self.axes, index, strict=True))
         return dict(zip(self.names, values, strict=True))
+
+
+def combinations(axes: tuple[Axis, ...]) -> Iterator[tuple[Index, dict[str, Any]]]:
+    """Yield the index of each cell, and its values by key."""
+    for index in itertools.product(*(range(len(axis.values)) for axis in axes)):
+        values: dict[str, Any] = {}
+        for axis, i in zip(axes, index, strict=True):
+            values |= dict.fromkeys(axis.keys, axis.values[i])
+        yield index, values
 
 
 def run_sweep(
@@ -172,8 +173,7 @@ def of_file(
             now = replaced(now, key, value)
         return now
 
-    every = Sweep(found, (), tables, tables)  # type: ignore[arg-type]
-    first = _first_valid(every, lambda values: build_experiment(tables(values), name, folder, path))
+    first = _first_valid(found, lambda values: build_experiment(tables(values), name, folder, path))
     names = check_names(first, compute or grid.compute or DEFAULT, "compute")
 
     def identity(values: Mapping[str, Any]) -> object:
@@ -235,10 +235,10 @@ def _axes(over: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _first_valid(sweep: Sweep, build: Callable[[Mapping[str, Any]], Any]) -> Any:
+def _first_valid(axes: tuple[Axis, ...], build: Callable[[Mapping[str, Any]], Any]) -> Any:
     """Return the first cell's experiment that is valid; if none is, raise the first error."""
     error: InputError | None = None
-    for _, values in sweep.cells():
+    for _, values in combinations(axes):
         try:
             return build(values)
         except InputError as found:
@@ -278,7 +278,7 @@ def _cells(
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
     missing: list[tuple[Index, Mapping[str, Any], Path | None]] = []
-    for index, values in sweep.cells():
+    for index, values in combinations(sweep.axes):
         path = None
         if place is not None:
             about = json.dumps([sweep.identity(values), code], sort_keys=True, default=repr)

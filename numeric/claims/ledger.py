@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,7 @@ from numeric.claims.claim import CONFIDENCE, Claim, Finding, Part
 from numeric.errors import HeadflowError, InputError, Verbatim
 from numeric.files import code_digest, strict_json, write_text
 from numeric.validate import whole_number
+from numeric.workers import unordered
 
 MODES = ("quick", "full")
 COMMITTED = "ledger.json"
@@ -161,13 +163,8 @@ def _computed(
     """Results of parts, and the seconds that they took, as they finish."""
     code = code_digest()
     jobs = ((name, part, folder, code) for name, part in calls.items())
-    if workers == 1:
-        yield from (kept(*job) for job in jobs)
-        return
-    from joblib import Parallel, delayed
-
-    run = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch="n_jobs")
-    yield from run(delayed(kept)(*job) for job in jobs)
+    with closing(unordered(kept, jobs, workers)) as results:
+        yield from results
 
 
 def kept(
