@@ -82,11 +82,11 @@ def assembled(
         numbers become a variable.
     """
     shape = tuple(len(axis.values) for axis in sweep.axes)
-    ordered = [done[index] for index in sorted(done)]
-    coordinates, moved = _joined(ordered)
+    done, failed = _alike(done, failed)
+    coordinates, moved = _joined(list(done.values()))
     places = {name: {x: i for i, x in enumerate(y.tolist())} for name, y in coordinates.items()}
     data: dict[str, tuple[tuple[str, ...], NDArray[Any], str]] = {}
-    for index, cell in sorted(done.items()):
+    for index, cell in done.items():
         spread = {name: ((name,), cell.labels[name], "") for name in moved if name in cell.labels}
         arrays = {name: (x.dims, x.values, x.meaning) for name, x in cell.variables.items()}
         for name, (dims, values, meaning) in (spread | arrays).items():
@@ -98,8 +98,6 @@ def assembled(
                 np.arange(n) if x in moved else [places[x][y] for y in cell.labels[x].tolist()]
                 for x, n in zip(dims, values.shape, strict=True)
             ]
-            if data[name][0][len(shape) :] != renamed:
-                raise InputError(name, dims, f"the axes of other cells, {data[name][0]}")
             data[name][1][(*index, *np.ix_(*where))] = values
     coordinates |= {
         name: _coordinate(axis.values) for name, axis in zip(sweep.names, sweep.axes, strict=True)
@@ -114,6 +112,24 @@ def assembled(
         ),
     }
     return _dataset(data, coordinates, attributes)
+
+
+def _alike(
+    done: Mapping["Index", Labelled], failed: Mapping["Index", str]
+) -> tuple[dict["Index", Labelled], dict["Index", str]]:
+    """Cells in order; one whose axes are not those of earlier ones counts as failed."""
+    kept: dict[Index, Labelled] = {}
+    errors = dict(failed)
+    axes: dict[str, tuple[str, ...]] = {}
+    for index, cell in sorted(done.items()):
+        other = [n for n, x in cell.variables.items() if axes.setdefault(n, x.dims) != x.dims]
+        if other:
+            found = cell.variables[other[0]].dims
+            expected = f"the axes of earlier cells, {axes[other[0]]}"
+            errors[index] = str(InputError(other[0], found, expected))
+        else:
+            kept[index] = cell
+    return kept, errors
 
 
 def _joined(cells: list[Labelled]) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -140,7 +156,9 @@ def _joined(cells: list[Labelled]) -> tuple[dict[str, NDArray[Any]], dict[str, s
 def _coordinate(values: tuple[Any, ...]) -> NDArray[Any]:
     """Swept values as labels: numbers, or else texts."""
     if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
-        return np.array(values)
+        found = np.array(values)
+        if found.dtype.kind in "iuf":
+            return found
     return np.array([x if isinstance(x, str) else json.dumps(x, default=repr) for x in values])
 
 
@@ -184,7 +202,12 @@ def save_result(dataset: "Dataset", path: str | os.PathLike[str]) -> None:
     OSError
         If it cannot be written.
     """
-    target = Path(path)
+    require_xarray()
+    import xarray
+
+    if not isinstance(dataset, xarray.Dataset):
+        raise InputError("dataset", dataset, "a dataset, such as that of to_dataset or run_sweep")
+    target = _path("path", path)
     if target.suffix not in SUFFIXES:
         raise InputError("path", str(path), f"a name that ends in {' or '.join(SUFFIXES)}")
     if target.exists() and target.is_dir() != (target.suffix == ".zarr"):
@@ -202,6 +225,12 @@ def save_result(dataset: "Dataset", path: str | os.PathLike[str]) -> None:
         if target.is_dir():
             shutil.move(target, Path(folder) / "old")
         os.replace(temporary, target)
+
+
+def _path(name: str, given: object) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(name, given, "a path")
+    return Path(given)
 
 
 def load_result(path: str | os.PathLike[str]) -> "Dataset":
@@ -224,7 +253,7 @@ def load_result(path: str | os.PathLike[str]) -> "Dataset":
     require_xarray()
     import xarray
 
-    target = Path(path)
+    target = _path("RESULT", path)
     if target.suffix not in SUFFIXES and target.is_dir():
         inside = [target / name for name in NAMES if (target / name).exists()]
         if not inside:

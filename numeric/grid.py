@@ -5,6 +5,7 @@ An entry is a key of the file, below ``sweep``, and a list of its values, or a r
 from 0: ``task.prior.covariance.0.0``. Cells are all combinations.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -39,11 +40,13 @@ class Axis:
     values: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        seen: list[Any] = []
+        seen: set[object] = set()
         for value in self.values:
-            if value in seen:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            name: object = value if number and value == value else canonical(value)
+            if name in seen:
                 raise InputError(self.keys[0], Verbatim(f"{value!r} twice"), "values that differ")
-            seen.append(value)
+            seen.add(name)
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,17 @@ class Grid:
     axes: tuple[Axis, ...] = ()
     compute: tuple[str, ...] = ()
     seeds: int = 0
+
+
+def canonical(value: object) -> str:
+    """Return a text that two values share only if they are equal, whatever they are."""
+
+    def content(x: object) -> object:
+        from joblib import hash as digest
+
+        return [type(x).__qualname__, digest(x)]
+
+    return json.dumps(value, sort_keys=True, default=content)
 
 
 def read_grid(file: str, entries: object) -> Grid:

@@ -79,7 +79,7 @@ def labelled_arrays(
     Raises
     ------
     InputError
-        If a variable has another number of axes than names of them, or an axis two lengths.
+        If a variable has not one name for each axis, an axis has two lengths, or a name cannot be stored.
     """
     variables: dict[str, Variable] = {}
     found = {name: np.asarray(values) for name, values in (labels or {}).items()}
@@ -87,7 +87,10 @@ def labelled_arrays(
         if given is None:
             continue
         values = np.asarray(given)
-        if values.ndim != len(dims):
+        for word in (name, *dims):
+            if not word.strip(". ") or "/" in word or not word.isprintable():
+                raise InputError("result", word, "a name without slashes, of letters that print")
+        if values.ndim != len(dims) or len(set(dims)) < len(dims):
             raise InputError(name, values, f"an array with the axes {dims}")
         for dim, length in zip(dims, values.shape, strict=True):
             known = found.setdefault(dim, np.arange(1, length + 1))

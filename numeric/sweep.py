@@ -24,7 +24,15 @@ import numpy as np
 from numeric.errors import ExperimentError, HeadflowError, InputError
 from numeric.experiment import Experiment, build_experiment, read_entries, read_file
 from numeric.files import code_digest, whole
-from numeric.grid import Axis, Grid, axis_names, read_grid, replaced, with_seeds
+from numeric.grid import (
+    Axis,
+    Grid,
+    axis_names,
+    canonical,
+    read_grid,
+    replaced,
+    with_seeds,
+)
 from numeric.labelled import COUNTED, Labelled, Variable, labelled
 from numeric.quantities import check_names, quantities
 from numeric.query_experiment import QueryExperiment
@@ -81,7 +89,7 @@ def run_sweep(
     what: str | os.PathLike[str] | Callable[..., object],
     over: Mapping[str, Sequence[Any]] | None = None,
     *,
-    compute: Sequence[str] = (),
+    compute: str | Sequence[str] = (),
     seeds: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     workers: int = 1,
@@ -98,7 +106,7 @@ def run_sweep(
         to ``(names of axes, array)``.
     over : mapping, optional
         Values of each swept key (``"task.tokens"``) or argument, instead of what [sweep] says of it.
-    compute : sequence of str
+    compute : str or sequence of str
         For a file: among loss, spectrum, flow, risk, minima, sgd (of the query model loss, spectrum,
         flow, sgd); by default what [sweep] says, or the flow.
     seeds : int, optional
@@ -129,18 +137,27 @@ def run_sweep(
 
     require_xarray()
     workers = whole_number("workers", workers, 1, 4096)
+    over = {} if over is None else over
+    if not isinstance(over, Mapping):
+        raise InputError("over", over, "a mapping of keys or arguments to their values")
+    compute = (compute,) if isinstance(compute, str) else compute
     if callable(what):
         for name, given in (("compute", compute), ("seeds", seeds)):
             if given:
                 raise InputError(name, given, "none for a function of your own")
-        sweep = of_function(what, over or {})
+        sweep = of_function(what, over)
     else:
-        sweep = of_file(what, over or {}, compute, seeds)
+        sweep = of_file(what, over, compute, seeds)
     place = None if folder is None else Path(folder) / CELLS
     done: dict[Index, Labelled] = {}
     failed: dict[Index, str] = {}
     for index, found in _cells(sweep, place, workers, scheduler, progress):
         if isinstance(found, Labelled):
+            taken = {*found.variables, *found.labels} & set(sweep.names)
+            if taken:
+                name = min(taken)
+                expected = "other names of what is swept: the results have this one, too"
+                raise InputError("over", name, expected)
             done[index] = found
         else:
             failed[index] = found
@@ -281,7 +298,7 @@ def _cells(
     for index, values in combinations(sweep.axes):
         path = None
         if place is not None:
-            about = json.dumps([sweep.identity(values), code], sort_keys=True, default=repr)
+            about = canonical([sweep.identity(values), code])
             path = place / f"{hashlib.sha256(about.encode()).hexdigest()[:24]}.npz"
             kept = read_cell(path)
             if kept is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from numeric.commands import table
 from numeric.errors import InputError, Verbatim
-from numeric.grid import read_grid
+from numeric.grid import SETTINGS, read_grid
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -73,13 +73,17 @@ def _over(given: list[str]) -> Mapping[str, tuple[Any, ...]]:
     """Read ``KEY=VALUES`` as TOML."""
     axes: dict[str, tuple[Any, ...]] = {}
     for text in given:
+        expected = "KEY=VALUES as in TOML, such as task.tokens=[3,5]"
         try:
             entries = tomllib.loads(text)
         except ValueError as error:
-            expected = "KEY=VALUES as in TOML, such as task.tokens=[3,5]"
             raise InputError("--over", Verbatim(f"{text!r} ({error})"), expected) from None
-        grid = read_grid("--over", entries)
-        axes |= {axis.keys[0]: axis.values for axis in grid.axes}
+        if not entries or set(entries) & set(SETTINGS):
+            raise InputError("--over", text, f"{expected}; --compute and --seeds are options")
+        for axis in read_grid("--over", entries).axes:
+            if axis.keys[0] in axes:
+                raise InputError("--over", Verbatim(f"{axis.keys[0]} twice"), "each key once")
+            axes[axis.keys[0]] = axis.values
     return axes
 
 

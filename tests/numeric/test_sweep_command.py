@@ -69,6 +69,10 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, capsys: Capture) -> N
     out = tmp_path / "out"
     said = refused(capsys, "sweep", file, "--out", out, "--over", "task.tokens")
     assert "--over: found 'task.tokens'" in said
+    for text in ("", "compute=['flow']", "seeds=3"):
+        assert "--over: found" in refused(capsys, "sweep", file, "--out", out, "--over", text)
+    twice = ["--over", "task.tokens=[3]", "--over", "task.tokens=[4]"]
+    assert "--over: found task.tokens twice" in refused(capsys, "sweep", file, *twice)
     assert "--over: sweep.task.tokens: found 3" in refused(
         capsys, "sweep", file, "--out", out, "--over", "task.tokens=3"
     )
