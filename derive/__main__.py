@@ -87,10 +87,9 @@ def main(argv: list[str] | None = None, checks: Checks | None = None) -> int:
             found = f"found {arguments.order!r:.40}, expected one of {', '.join(orders)}"
             raise DeriveError(f"--order: {found}")
         if arguments.document is not None:
-            every = (*ACTIVATIONS, QUERY)
-            chosen = [_chosen(name) for name in arguments.name or every]
+            names = arguments.name or [*ACTIVATIONS, QUERY]
             order = orders[arguments.order]
-            return 0 if _documents(chosen, arguments.document, order, checks) else 1
+            return 0 if _documents(names, arguments.document, order, checks) else 1
         for attention in [_chosen(name) for name in arguments.name or ACTIVATIONS]:
             if attention is None:
                 python = arguments.format == "python"
@@ -107,16 +106,16 @@ def main(argv: list[str] | None = None, checks: Checks | None = None) -> int:
     return 0
 
 
-def _documents(
-    chosen: list[Attention | None], folder: Path, order: int, checks: Checks | None
-) -> bool:
+def _documents(names: list[str], folder: Path, order: int, checks: Checks | None) -> bool:
     """Write documents into a folder; return whether all checks agree."""
+    chosen = {Path(name).name.removesuffix(".toml"): _chosen(name) for name in names}
+    if len(chosen) < len(names):
+        raise DeriveError(f"NAME: found {', '.join(names)}, expected names that differ")
     folder.mkdir(parents=True, exist_ok=True)
     passed = True
-    for attention in chosen:
+    for name, attention in chosen.items():
         words, agreed = ({}, True) if checks is None else checks(attention)
         passed = passed and agreed
-        name = QUERY if attention is None else attention.name
         for form, suffix in (("latex", "md"), ("html", "html")):
             text = (
                 query_document(form, words)
@@ -128,7 +127,8 @@ def _documents(
             temporary.write_text(text.rstrip() + "\n", encoding="utf-8")
             temporary.replace(path)
         said = f"; {len(words) - 1} formulas checked" if words else ""
-        print(f"{path}{said}{'' if agreed else ', of which some DISAGREE'}", flush=True)
+        verdict = "" if agreed else ", of which some DISAGREE"
+        print(f"{folder / name}.md, {name}.html{said}{verdict}", flush=True)
     return passed
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from numeric.claims.claim import Claim
-from numeric.errors import InputError, Verbatim
+from numeric.errors import InputError
 
 IDS = (*(f"A{i}" for i in range(1, 14)), *(f"B{i}" for i in range(1, 5)))
 
@@ -25,7 +25,7 @@ def claims(ids: Sequence[str] = ()) -> tuple[Claim, ...]:
     wanted = [x.upper() for x in ids] or list(IDS)
     for given, name in zip(ids or IDS, wanted, strict=True):
         if name not in IDS:
-            raise InputError("ID", Verbatim(given), f"one of {', '.join(IDS)}")
+            raise InputError("ID", given, f"one of {', '.join(IDS)}")
     return tuple(
         import_module(f"numeric.claims.{name.lower()}").CLAIM for name in IDS if name in wanted
     )

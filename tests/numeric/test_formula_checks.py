@@ -88,13 +88,19 @@ def test_oracles() -> None:
 def test_documents_with_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["derive", "--document", str(tmp_path), "linear", "query"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith(f"{tmp_path / 'linear.html'}; ") and "formulas checked" in said[1]
+    assert said[0].startswith(f"{tmp_path / 'linear.md'}, linear.html; ")
+    assert "formulas checked" in said[1]
     names = {"linear.md", "linear.html", "query.md", "query.html"}
     assert {x.name for x in tmp_path.iterdir()} == names
     for name in names:
         text = (tmp_path / name).read_text()
         assert text.count("Check: ") >= 7 and "DISAGREES" not in text
     assert "L = 4, H = 2" in (tmp_path / "linear.md").read_text()
+    own = tmp_path / "linear.toml"
+    own.write_text('[attention]\nweight = "exp(chi)"\nnormalization = "per-head"\nheads = 1\n')
+    for names in ([str(own), "linear"], ["linear", "linear"]):  # one would overwrite the other
+        assert main(["derive", "--document", str(tmp_path), *names]) == 2
+        assert "NAME: found" in capsys.readouterr().err
     (tmp_path / "taken").write_text("x")
     assert main(["derive", "--document", str(tmp_path / "taken"), "linear"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -105,5 +105,5 @@ def test_every_claim_is_there_once() -> None:
 
 def test_claims_are_chosen_by_id() -> None:
     assert [x.id for x in claims(["b2", "A6", "B2"])] == ["A6", "B2"]
-    with pytest.raises(InputError, match=r"^ID: found A14, expected one of A1, "):
+    with pytest.raises(InputError, match=r"^ID: found 'A14', expected one of A1, "):
         claims(["A14"])

@@ -41,7 +41,7 @@ def test_a_changed_verdict_is_told(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["A14"], "ID: found A14, expected one of A1"),
+        (["A14"], "ID: found 'A14', expected one of A1"),
         (["A5", "--seed", "-1"], "--seed: found -1, expected a whole number >= 0"),
         (["A5", "--workers", "0"], "--workers: found 0, expected a whole number >= 1"),
     ],
