@@ -16,7 +16,7 @@ from numeric.grid import SETTINGS, read_grid
 if TYPE_CHECKING:
     from xarray import Dataset
 
-FAILURES = 10  # shown one by one
+FAILURES = 10  # different ones that are shown
 
 
 Progress = Callable[[str, float], object]
@@ -120,11 +120,15 @@ def lines_of(result: "Dataset", experiment: bool = False) -> list[str]:
     failed = json.loads(attributes.get("failed", "[]"))
     if "cells" in attributes:
         lines += ["", f"cells: {attributes['cells']} done, {len(failed)} failed"]
-    for entry in failed[:FAILURES]:
+    errors: dict[str, list[str]] = {}
+    for entry in failed:
         place = ", ".join(f"{name} = {value}" for name, value in entry["cell"].items())
-        lines.append(f"  {place}: {entry['error']}")
-    if len(failed) > FAILURES:
-        lines.append(f"  ... and {len(failed) - FAILURES} more, in the attribute 'failed'")
+        errors.setdefault(entry["error"], []).append(place)
+    for error, places in list(errors.items())[:FAILURES]:
+        more = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
+        lines.append(f"  {places[0]}{more}: {error}")
+    if len(errors) > FAILURES:
+        lines.append(f"  ... and {len(errors) - FAILURES} other errors, in the attribute 'failed'")
     found = json.loads(attributes["versions"])
     lines += ["", ", ".join(f"{name} {version}" for name, version in found.items())]
     if experiment:

@@ -191,7 +191,7 @@ def _split(found: "DataArray", names: list[str]) -> tuple[list[dict[str, int]], 
 
 
 def _words(found: "DataArray", place: dict[str, int]) -> str:
-    return ", ".join(f"{name} {_label(found[name].values[i])}" for name, i in place.items())
+    return ", ".join(f"{name} = {_label(found[name].values[i])}" for name, i in place.items())
 
 
 def _label(value: Any) -> str:
@@ -283,9 +283,9 @@ def _curves(
             if ticks is not None:
                 ax.set_xticks(x, ticks, rotation=20 if max(map(len, ticks)) > 6 else 0)
         ax.set_title(_words(found, place))
-        ax.set_xlabel(
-            {"tau": "time τ  (learning rate × steps)"}.get(name.removeprefix("sgd_"), name)
-        )
+        if ax in axes[-3:]:  # nothing is drawn below
+            stem = name.removeprefix("sgd_")
+            ax.set_xlabel({"tau": "time τ  (learning rate × steps)"}.get(stem, name))
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel(str(found.name))
         if along is not None and not _is_course(along) and _is_number(found, along):
@@ -296,7 +296,7 @@ def _curves(
         shown = axes[0].get_legend_handles_labels()
         step = max(1, -(-count // 10))
         handles, labels = (x[::step] for x in shown)
-        figure.legend(handles, labels, title=hue, loc="outside right upper")
+        figure.legend(handles, labels, title=hue, loc="outside right center")
     quantiles = "" if band is None else f"; median over {' and '.join(averaged)}, 10 to 90 %"
     _title(figure, found, quantiles + same + more)
     return figure

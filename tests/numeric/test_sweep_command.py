@@ -42,7 +42,7 @@ def test_from_a_file_to_figures(file: Path, tmp_path: Path, capsys: Capture) -> 
     text, errors = capsys.readouterr()
     assert errors == "" and text.endswith(f"result: {out / 'result.nc'}\n")
     assert "cells: 4 of 8 done, 4 failed" in text
-    assert "tokens = 3, heads = 0: " in text and "attention.heads: found 0" in text
+    assert "tokens = 3, heads = 0 (and 3 more): " in text and "attention.heads: found 0" in text
     assert main(["show", str(out), "--experiment"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("mine: spectrum\n") and shown.endswith(FILE + "\n")
