@@ -77,15 +77,7 @@ def formula_checks(definition: "Definition") -> list[Verified]:
         What cannot be computed, such as an expansion of a weight with a kink, is left out.
     """
     found: list[Verified] = []
-    for check in (
-        _of_weights,
-        _of_loss,
-        _of_expansion,
-        _of_hessian,
-        _of_fourth_order,
-        _of_spike,
-        _of_bayes,
-    ):
+    for check in CHECKS:
         try:
             found += check(definition)
         except (HeadflowError, derive_error()):
@@ -350,3 +342,15 @@ def _of_bayes(definition: "Definition") -> Iterator[Verified]:
     yield Verified(
         "log w(xi)", within("log w", float(found), expected, 1e-11), "the integral over theta"
     )
+
+
+CHECKS = (
+    _of_weights,
+    _of_loss,
+    _of_expansion,
+    _of_hessian,
+    _of_fourth_order,
+    _of_spike,
+    _of_bayes,
+)
+"""In the order of a document's sections."""

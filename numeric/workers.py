@@ -38,12 +38,13 @@ def unordered(
         return
     from joblib import Parallel, delayed, parallel_config
 
-    with _connected(scheduler) as count:
-        kind = {"backend": "dask"} if scheduler else {"backend": "loky", "inner_max_num_threads": 1}
+    with _connected(scheduler) as client:
+        kind: dict[str, Any] = {"backend": "loky", "inner_max_num_threads": 1}
+        if client is not None:
+            kind = {"backend": "dask", "client": client}
+            workers = sum(client.nthreads().values())
         with parallel_config(**kind):
-            run = Parallel(
-                n_jobs=count or workers, return_as="generator_unordered", pre_dispatch="2*n_jobs"
-            )
+            run = Parallel(n_jobs=workers, return_as="generator_unordered", pre_dispatch="2*n_jobs")
             found = run(delayed(function)(*job) for job in jobs)
             try:
                 # Not `yield from`, which would close what is found before the end below does.
@@ -55,10 +56,10 @@ def unordered(
 
 
 @contextmanager
-def _connected(scheduler: str | None) -> Iterator[int]:
-    """Connect to a scheduler, and tell how many jobs its workers take at once."""
+def _connected(scheduler: str | None) -> Iterator[Any]:
+    """Connect to a scheduler that has workers; without one, to nothing."""
     if scheduler is None:
-        yield 0
+        yield None
         return
     try:
         from distributed import Client
@@ -66,14 +67,14 @@ def _connected(scheduler: str | None) -> Iterator[int]:
         expected = 'none, or python -m pip install "headflow[cluster]"'
         raise InputError("scheduler", scheduler, expected) from None
     try:
-        client = Client(scheduler, timeout=PATIENCE, set_as_default=True)
+        # As the default it would outlast a connection that fails.
+        client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         found = Verbatim(f"{scheduler!r}, which does not answer ({type(error).__name__})")
         raise InputError("scheduler", found, "the address of a Dask scheduler, host:port") from None
     with client:
-        threads = sum(client.nthreads().values())
-        if not threads:
+        if not client.nthreads():
             raise InputError(
                 "scheduler", Verbatim(f"{scheduler!r} without workers"), "some workers"
             )
-        yield threads
+        yield client

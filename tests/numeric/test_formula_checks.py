@@ -47,25 +47,30 @@ def wrong(monkeypatch: pytest.MonkeyPatch, target: str, change: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "change", "formula"),
+    ("check", "target", "change", "formula"),
     [
-        ("numeric.formula_checks.attention_weights", lambda x: (x[0], 1.001 * x[1]), "a_l"),
-        ("numeric.formula_checks.score_gradient", lambda x: (-x[0], *x[1:]), "d(loss)/d chi_hl"),
-        ("numeric.formula_checks.population_loss", lambda x: replace(x, value=x.value * 1.01), "E"),
-        ("numeric.formula_checks.population_loss", lambda x: replace(x, m=1.001 * x.m), "dE/dm"),
-        ("derive.document.origin_noise", lambda x: x * 2, "V_hh' at 0"),
-        ("derive.hessian.sector_eigenvalues", lambda x: {k: -y for k, y in x.items()},
+        ("weights", "numeric.formula_checks.attention_weights", lambda x: (x[0], 1.001 * x[1]), "a_l"),
+        ("weights", "numeric.formula_checks.score_gradient", lambda x: (-x[0], *x[1:]),
+         "d(loss)/d chi_hl"),
+        ("loss", "numeric.formula_checks.population_loss", lambda x: replace(x, value=1.01 * x.value),
+         "E"),
+        ("loss", "numeric.formula_checks.population_loss", lambda x: replace(x, m=1.001 * x.m), "dE/dm"),
+        ("expansion", "derive.document.origin_noise", lambda x: x * 2, "V_hh' at 0"),
+        ("hessian", "derive.hessian.sector_eigenvalues", lambda x: {k: -y for k, y in x.items()},
          "eigenvalue, heads apart, along feature f"),
-        ("derive.pattern.difference_eigenvalue", lambda x: x * Integer(101) / 100, "lambda_f"),
-        ("numeric.formula_checks.log_bayes_weight", lambda x: x + 1e-6, "log w(xi)"),
+        ("fourth_order", "derive.pattern.difference_eigenvalue", lambda x: x * Integer(101) / 100,
+         "lambda_f"),
+        ("bayes", "numeric.formula_checks.log_bayes_weight", lambda x: x + 1e-6, "log w(xi)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_found(
-    target: str, change: Any, formula: str, monkeypatch: pytest.MonkeyPatch
+    check: str, target: str, change: Any, formula: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(room, "CHECKS", (getattr(room, f"_of_{check}"),))
+    right = {x.formula: x for x in formula_checks(ACTIVATIONS["softmax"])}
     wrong(monkeypatch, target, change)
     found = {x.formula: x for x in formula_checks(ACTIVATIONS["softmax"])}
-    assert not found[formula].check.passed
+    assert right[formula].check.passed and not found[formula].check.passed
     assert "DISAGREES" in found[formula].words
 
 
@@ -73,8 +78,8 @@ def test_what_cannot_be_computed_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
     def fails(_: object) -> Any:
         raise verified.derive_error()("no")
 
-    monkeypatch.setattr(room, "_of_loss", fails)
-    assert "E" not in {x.formula for x in formula_checks(ACTIVATIONS["softmax"])}
+    monkeypatch.setattr(room, "CHECKS", (fails, room._of_bayes))
+    assert [x.formula for x in formula_checks(ACTIVATIONS["softmax"])] == ["log w(xi)"]
 
 
 def test_oracles() -> None:

@@ -100,11 +100,11 @@ def test_interrupted_five_times_and_resumed(file: Path, tmp_path: Path) -> None:
 
 def test_killed_and_resumed(file: Path, tmp_path: Path) -> None:
     """SIGKILL at five moments of a sweep whose cells take a while."""
-    file.write_text(FILE.replace('["spectrum"]', '["loss"]'))
+    file.write_text(FILE.replace('["spectrum"]', '["loss"]').replace("last = 5", "last = 2"))
     folder = tmp_path / "out"
     argv = [sys.executable, "-m", "numeric.cli", "sweep", str(file), "--out", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for stop in (5, 20, 40, 60, 80):
+    for stop in (5, 20, 35, 50, 65):
         with subprocess.Popen(
             argv, env=environment, start_new_session=True, stdout=-3, stderr=-3
         ) as process:
@@ -118,8 +118,8 @@ def test_killed_and_resumed(file: Path, tmp_path: Path) -> None:
 
 
 def test_workers_and_threads_do_not_matter(file: Path) -> None:
-    over = {"task.tokens": [3, 5], "attention.heads": [1, 2]}
-    how: dict[str, Any] = {"compute": ["flow", "risk", "sgd", "loss"], "seeds": 2}
+    over = {"task.tokens": [5], "attention.heads": [1, 2]}
+    how: dict[str, Any] = {"compute": ["flow", "sgd", "loss"], "seeds": 2}
     file.write_text(FILE.partition("[sweep]")[0])
     one, two = (run_sweep(file, over, **how, workers=n) for n in (1, 2))
     assert same(one, two)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 pytest.importorskip("xarray")
 
@@ -35,7 +36,7 @@ heads = 2
 tau_max = 3.0
 dimension = 50
 [sweep]
-compute = ["flow", "risk", "loss", "spectrum"]
+compute = ["flow", "loss", "spectrum"]
 seeds = 2
 task.tokens = [3, 5]
 attention.heads = [1, 2]
@@ -70,3 +71,4 @@ def test_no_scheduler(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"scheduler: found .*, expected the address") as error:
         list(unordered(square, [(1.0,)], scheduler=address))
     assert "\n" not in str(error.value)
+    assert dask.config.get("scheduler", None) is None  # nothing outlasts it
