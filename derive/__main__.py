@@ -101,7 +101,10 @@ def main(argv: list[str] | None = None, checks: Checks | None = None) -> int:
     except BrokenPipeError:
         raise
     except (DeriveError, OSError) as error:
-        print(f"headflow: error: {error}", file=sys.stderr)
+        words = str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            words = f"{error.filename}: {(error.strerror or words).lower()}"
+        print(f"headflow: error: {words}", file=sys.stderr)
         return 2
     return 0
 

@@ -6,13 +6,14 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from numeric.errors import NOTHING, InputError, Verbatim
+from numeric.errors import NOTHING, InputError, Verbatim, one_line
 from numeric.files import code_digest, named
 from numeric.labelled import COUNTED, Labelled, labelled
 from numeric.report import versions
@@ -28,11 +29,12 @@ INSTALL = 'python -m pip install "headflow[lab]"'
 
 
 def require_xarray() -> None:
-    """Raise an InputError if xarray is not installed."""
-    try:
-        import xarray  # noqa: F401
-    except ImportError:
-        raise InputError("xarray", NOTHING, f"the extra 'lab': {INSTALL}") from None
+    """Raise an InputError if a package of the extra ``lab`` is not installed."""
+    for name in ("xarray", "h5netcdf", "h5py", "zarr"):
+        try:
+            import_module(name)
+        except ImportError:
+            raise InputError(name, NOTHING, f"the extra 'lab': {INSTALL}") from None
 
 
 def to_dataset(found: object, **attributes: str) -> "Dataset":
@@ -59,7 +61,11 @@ def to_dataset(found: object, **attributes: str) -> "Dataset":
     arrays = labelled(found)
     coordinates = dict(arrays.labels)
     data = {name: (x.dims, x.values, x.meaning) for name, x in arrays.variables.items()}
-    return _dataset(data, coordinates, {"title": type(found).__name__, **attributes})
+    return _dataset(
+        data,
+        coordinates,
+        {"title": type(found).__name__, **{name: str(x) for name, x in attributes.items()}},
+    )
 
 
 def assembled(
@@ -122,13 +128,18 @@ def _alike(
     errors = dict(failed)
     axes: dict[str, tuple[str, ...]] = {}
     for index, cell in sorted(done.items()):
-        other = [n for n, x in cell.variables.items() if axes.setdefault(n, x.dims) != x.dims]
-        if other:
+        other = [n for n, x in cell.variables.items() if axes.get(n, x.dims) != x.dims]
+        labels = {dim for dims in axes.values() for dim in dims}
+        twice = (labels & set(cell.variables)) | (set(axes) & set(cell.labels))
+        if twice:
+            errors[index] = str(InputError(min(twice), "an axis and a variable", "two names"))
+        elif other:
             found = cell.variables[other[0]].dims
             expected = f"the axes of earlier cells, {axes[other[0]]}"
             errors[index] = str(InputError(other[0], found, expected))
         else:
             kept[index] = cell
+            axes |= {n: x.dims for n, x in cell.variables.items()}
     return kept, errors
 
 
@@ -154,12 +165,21 @@ def _joined(cells: list[Labelled]) -> tuple[dict[str, NDArray[Any]], dict[str, s
 
 
 def _coordinate(values: tuple[Any, ...]) -> NDArray[Any]:
-    """Swept values as labels: numbers, or else texts."""
+    """Swept values as labels that differ: numbers, or else texts."""
     if all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
         found = np.array(values)
-        if found.dtype.kind in "iuf":
+        if found.dtype.kind in "iuf" and len(np.unique(found)) == len(values):
             return found
-    return np.array([x if isinstance(x, str) else json.dumps(x, default=repr) for x in values])
+    plain = [one_line(x if isinstance(x, str) else _text(x)) for x in values]
+    told_apart = len(set(plain)) == len(plain)
+    return np.array(plain if told_apart else [f"{x} ({i + 1})" for i, x in enumerate(plain)])
+
+
+def _text(value: object) -> str:
+    try:
+        return json.dumps(value, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
 
 
 def _dataset(
@@ -207,7 +227,7 @@ def save_result(dataset: "Dataset", path: str | os.PathLike[str]) -> None:
 
     if not isinstance(dataset, xarray.Dataset):
         raise InputError("dataset", dataset, "a dataset, such as that of to_dataset or run_sweep")
-    target = _path("path", path)
+    target = path_of("path", path)
     if target.suffix not in SUFFIXES:
         raise InputError("path", str(path), f"a name that ends in {' or '.join(SUFFIXES)}")
     if target.exists() and target.is_dir() != (target.suffix == ".zarr"):
@@ -227,8 +247,8 @@ def save_result(dataset: "Dataset", path: str | os.PathLike[str]) -> None:
         os.replace(temporary, target)
 
 
-def _path(name: str, given: object) -> Path:
-    if not isinstance(given, str | os.PathLike):
+def path_of(name: str, given: object) -> Path:
+    if not isinstance(given, str | os.PathLike) or "\0" in str(given):
         raise InputError(name, given, "a path")
     return Path(given)
 
@@ -253,7 +273,7 @@ def load_result(path: str | os.PathLike[str]) -> "Dataset":
     require_xarray()
     import xarray
 
-    target = _path("RESULT", path)
+    target = path_of("RESULT", path)
     if target.suffix not in SUFFIXES and target.is_dir():
         inside = [target / name for name in NAMES if (target / name).exists()]
         if not inside:

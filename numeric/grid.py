@@ -68,14 +68,47 @@ class Grid:
 
 
 def canonical(value: object) -> str:
-    """Return a text that two values share only if they are equal, whatever they are."""
+    """Return a text that two values share only if they have one type and are equal.
 
-    def content(x: object) -> object:
+    Raises
+    ------
+    InputError
+        If there is no telling: it cannot be pickled.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return json.dumps(value)
+    try:
+        if type(value) in (list, tuple):
+            return f"{type(value).__name__}[{', '.join(map(canonical, value))}]"  # type: ignore[call-overload]
+        if type(value) is dict:
+            return f"{{{', '.join(sorted(f'{canonical(k)}: {canonical(x)}' for k, x in value.items()))}}}"
         from joblib import hash as digest
 
-        return [type(x).__qualname__, digest(x)]
+        return f"{type(value).__module__}.{type(value).__qualname__} {digest(value)}"
+    except InputError:
+        raise
+    except Exception as error:
+        expected = f"what can be pickled, to know it again ({type(error).__name__})"
+        raise InputError("value", value, expected) from None
 
-    return json.dumps(value, sort_keys=True, default=content)
+
+def check_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Return axes of which none sets what another one sets, and not too many cells.
+
+    Raises
+    ------
+    InputError
+        If two keys are the same or one is part of the other, or there are more than `MOST_CELLS` cells.
+    """
+    keys = [key for axis in axes for key in axis.keys]
+    for i, key in enumerate(keys):
+        for other in keys[:i]:
+            if f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}."):
+                raise InputError(f"sweep.{key}", Verbatim(f"{other} swept, too"), "one of the two")
+    cells = math.prod(len(axis.values) for axis in axes)
+    if cells > MOST_CELLS:
+        raise InputError("sweep", Verbatim(f"{cells} cells"), f"at most {MOST_CELLS}")
+    return axes
 
 
 def read_grid(file: str, entries: object) -> Grid:
@@ -152,13 +185,17 @@ def _range(
         stride = real_number("step", 1 if step is None else step)
         steps = (high - low) / stride if stride else -1.0
         if not 0 <= steps < MOST_CELLS:
-            raise InputError("step", stride, f"a step from {low:g} towards {high:g}")
+            expected = f"a step from {low:g} towards {high:g}, of fewer than {MOST_CELLS} values"
+            raise InputError("step", stride, expected)
         values = low + stride * np.arange(math.floor(steps + 1e-9) + 1)
     else:
         number = whole_number("count", count, 1, MOST_CELLS)
         if number == 1 and low != high:
             raise InputError("count", count, "at least 2, for two ends")
-        values = (np.geomspace if spacing == "log" else np.linspace)(low, high, number)
+        with np.errstate(all="ignore"):
+            values = (np.geomspace if spacing == "log" else np.linspace)(low, high, number)
+    if not np.isfinite(values).all():
+        raise InputError("last", last, f"a number whose distance from {low:g} is finite")
     if whole:
         return tuple(int(x) for x in dict.fromkeys(np.rint(values).tolist()))
     # A whole number that is off by rounding only is meant to be whole.
@@ -188,7 +225,7 @@ def with_seeds(grid: Grid, entries: Mapping[str, Any]) -> tuple[Axis, ...]:
     query = "query" in entries
     keys = tuple(SEEDED[x] for x in (("ascent",) if query else ("flow", "sgd")))
     for axis in grid.axes:
-        if axis.keys[0] in keys:
+        if axis.keys[0] in (*keys, *(key.partition(".")[0] for key in keys)):
             raise InputError("sweep.seeds", grid.seeds, f"none beside a sweep of {axis.keys[0]}")
     table, _, name = keys[0].partition(".")
     given = entries.get(table)
@@ -252,7 +289,12 @@ def replaced(entries: Mapping[str, Any], key: str, value: object) -> dict[str, A
 
 
 def _index(key: str, part: str, place: list[Any]) -> int:
-    if not part.isdigit() or int(part) >= len(place):
+    if (
+        not part.isascii()
+        or not part.isdecimal()
+        or part != str(int(part))
+        or int(part) >= len(place)
+    ):
         expected = (
             f"an index from 0 to {len(place) - 1}" if place else "no index: the list is empty"
         )

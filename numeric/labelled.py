@@ -98,6 +98,9 @@ def labelled_arrays(
                 raise InputError(name, values, f"{len(known)} entries along {dim!r}")
         variables[name] = Variable(dims, values, meaning)
     used = {dim for x in variables.values() for dim in x.dims}
+    if used & set(variables):
+        name = min(used & set(variables))
+        raise InputError(name, "an axis", "another name than that of a variable")
     return Labelled(variables, {dim: found[dim] for dim in found if dim in used})
 
 

@@ -11,17 +11,18 @@ import io
 import itertools
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numeric.errors import ExperimentError, HeadflowError, InputError
+from numeric.errors import ExperimentError, HeadflowError, InputError, Verbatim, describe
 from numeric.experiment import Experiment, build_experiment, read_entries, read_file
 from numeric.files import code_digest, whole
 from numeric.grid import (
@@ -29,6 +30,7 @@ from numeric.grid import (
     Grid,
     axis_names,
     canonical,
+    check_axes,
     read_grid,
     replaced,
     with_seeds,
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 CELLS = "cells"
 DEFAULT = ("flow",)
 Index = tuple[int, ...]
+TAKEN = (*COUNTED, "tau", "t", "step", "alpha", "sector", "watch", "loss", "m", "r", "b", "v")
+"""Names of axes and variables that results may have."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def run_sweep(
     OSError
         If a cell cannot be stored; those before it are.
     """
-    from numeric.dataset import assembled, require_xarray
+    from numeric.dataset import assembled, path_of, require_xarray
 
     require_xarray()
     workers = whole_number("workers", workers, 1, 4096)
@@ -148,7 +152,7 @@ def run_sweep(
         sweep = of_function(what, over)
     else:
         sweep = of_file(what, over, compute, seeds)
-    place = None if folder is None else Path(folder) / CELLS
+    place = None if folder is None else path_of("folder", folder) / CELLS
     done: dict[Index, Labelled] = {}
     failed: dict[Index, str] = {}
     for index, found in _cells(sweep, place, workers, scheduler, progress):
@@ -172,6 +176,7 @@ def of_file(
 ) -> Sweep:
     """Return the sweep of an experiment file; see `run_sweep`."""
     text, name, path = read_file(what)
+    name = name.encode("utf-8", "backslashreplace").decode()
     file = name if path is None else str(path)
     entries = read_entries(text, file)
     grid = read_grid(file, entries.pop("sweep", {}))
@@ -181,7 +186,7 @@ def of_file(
         grid.compute,
         grid.seeds if seeds is None else whole_number("seeds", seeds, 0, 1_000_000),
     )
-    found = with_seeds(grid, entries)
+    found = check_axes(with_seeds(grid, entries))
     folder = Path(".") if path is None else path.parent
 
     def tables(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +206,7 @@ def of_file(
     used |= {key: list(axis.values) for axis in found for key in axis.keys if key in used}
     return Sweep(
         found,
-        axis_names(found, (*COUNTED, "tau", "t", "step", "alpha", "sector", "watch", "loss")),
+        axis_names(found, TAKEN),
         lambda values: partial(_experiment_cell, tables(values), name, folder, path, names),
         identity,
         {
@@ -221,12 +226,12 @@ def seeds_of(experiment: Experiment | QueryExperiment) -> dict[str, int]:
 
 def of_function(function: Callable[..., object], over: Mapping[str, Sequence[Any]]) -> Sweep:
     """Return the sweep of a function of one's own; see `run_sweep`."""
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):
-        text = repr(getattr(function, "__code__", function))
     name = getattr(function, "__qualname__", type(function).__name__)
-    axes = _axes(over)
+    try:
+        text = inspect.getsource(function if hasattr(function, "__code__") else type(function))
+    except (OSError, TypeError):
+        text = name
+    axes = check_axes(_axes(over))
     try:
         inspect.signature(function).bind(**dict.fromkeys(over))
     except TypeError as error:
@@ -234,10 +239,29 @@ def of_function(function: Callable[..., object], over: Mapping[str, Sequence[Any
     return Sweep(
         axes,
         tuple(axis.keys[0] for axis in axes),
-        lambda values: partial(function, **values),
-        lambda values: [name, text, dict(values)],
+        # A function that changes its arguments must not change other cells'.
+        lambda values: partial(function, **deepcopy(dict(values))),
+        lambda values: [_about(function), text, dict(values)],
         {"title": name, "function": text},
     )
+
+
+def _about(function: Any) -> object:
+    """What a function is beside its text: its code, what it has bound, and what it closes over."""
+    own = getattr(function, "__func__", function)
+    bound = getattr(function, "__self__", None)
+    code = getattr(own, "__code__", None)
+    if code is None:
+        return canonical(function)
+    cells = [cell.cell_contents for cell in own.__closure__ or ()]
+    defaults = [own.__defaults__, own.__kwdefaults__]
+    held = [canonical(x) for x in (cells, defaults) if x]
+    return [_code(code), held, "" if bound is None else canonical(bound)]
+
+
+def _code(code: CodeType) -> object:
+    constants = [_code(x) if isinstance(x, CodeType) else repr(x) for x in code.co_consts]
+    return [code.co_code.hex(), list(code.co_names), constants]
 
 
 def _axes(over: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
@@ -245,7 +269,8 @@ def _axes(over: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
     for key, given in over.items():
         if isinstance(given, str | bytes) or not np.iterable(given):
             raise InputError(str(key), given, "a sequence of values")
-        values = tuple(x.item() if isinstance(x, np.generic) else x for x in given)
+        plain = np.number, np.bool_, np.str_
+        values = tuple(x.item() if isinstance(x, plain) else x for x in given)
         if not values:
             raise InputError(str(key), given, "at least one value")
         axes.append(Axis((str(key),), values))
@@ -332,7 +357,14 @@ def compute_cell(i: int, call: Callable[[], object]) -> tuple[int, Labelled | st
         words = InputError.__str__(error) if isinstance(error, ExperimentError) else str(error)
         return i, words, True
     except Exception as error:
-        return i, f"{type(error).__name__}: {error}", False
+        return i, f"{type(error).__name__}: {describe(Verbatim(_words(error)))}", False
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "without words"
 
 
 def write_cell(path: Path, found: Labelled | str) -> None:
@@ -366,5 +398,7 @@ def read_cell(path: Path) -> Labelled | str | None:
             )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+    except OSError:
+        raise
+    except Exception:
         return None  # damaged: it is computed again

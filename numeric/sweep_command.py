@@ -49,7 +49,8 @@ def sweep(arguments: argparse.Namespace, progress: Progress) -> list[str]:
 
     require_xarray()
     out = arguments.out or Path("headflow-sweep") / Path(arguments.file).stem
-    out.mkdir(parents=True, exist_ok=True)
+    if out.exists() and not out.is_dir():
+        raise InputError("--out", str(out), "a folder, or none yet")
 
     def report(done: int, total: int) -> None:
         progress(f"{total} cells to compute", done / total)
@@ -102,7 +103,7 @@ def lines_of(result: "Dataset", experiment: bool = False) -> list[str]:
     rows = [["axis", "labels", "", "key"]]
     for name in [*swept, *(x for x in result.dims if x not in swept)]:
         labels = result[name].values
-        between = " ... ".join(_short(x) for x in dict.fromkeys((labels[0], labels[-1])))
+        between = " ... ".join(dict.fromkeys(_short(x) for x in (*labels[:1], *labels[-1:])))
         rows.append([str(name), str(len(labels)), between, swept.get(name, "")])
     lines += [*table(rows), ""]
     rows = [["variable", "axes", "from", "to", "error up to", "missing"]]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from numeric.errors import InputError
 from numeric.style import COLOURS, MARKERS, styled
-from numeric.validate import choices_words
+from numeric.validate import choices_words, real_number
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
@@ -29,6 +29,7 @@ PANELS = 6
 MAP = 4
 """Values of each of two swept numbers from which on a quantity is drawn as a map."""
 LINES = len(COLOURS)
+MOST_TICKS = 24
 BAND = (0.1, 0.5, 0.9)
 DETAILS = (
     "m",
@@ -66,11 +67,15 @@ def drawn_names(result: "Dataset") -> tuple[str, ...]:
             or name.startswith("initial_dE")
         )
 
-    names = [f"{x}norm" for x in ("", "sgd_", "least_") if f"{x}m" in result]
+    names = [f"{x}norm" for x in ("", "sgd_", "least_") if _has_heads(result, f"{x}m")]
     return (
         *names,
         *(str(x) for x in result.data_vars if not is_detail(str(x)) and x not in COURSES),
     )
+
+
+def _has_heads(result: "Dataset", name: str) -> bool:
+    return name in result.data_vars and "head" in result[name].dims
 
 
 def variable(result: "Dataset", name: str) -> "DataArray":
@@ -82,11 +87,15 @@ def variable(result: "Dataset", name: str) -> "DataArray":
         If there is none of this name.
     """
     stem = name.removesuffix("norm")
-    if name.endswith("norm") and f"{stem}m" in result:
+    if name.endswith("norm") and _has_heads(result, f"{stem}m"):
         found: Any = np.sqrt((result[f"{stem}m"] ** 2).sum("head", skipna=True, min_count=1))
         return found.assign_attrs(long_name="feature norm ‖m(:, f)‖").rename(name)
     if name not in result.data_vars:
-        raise InputError("--variable", name, choices_words(name, (*drawn_names(result), *result)))
+        raise InputError(
+            "--variable",
+            name,
+            choices_words(name, dict.fromkeys((*drawn_names(result), *map(str, result)))),
+        )
     return result[name]
 
 
@@ -101,20 +110,20 @@ def selected(result: "Dataset", choices: Sequence[str]) -> "Dataset":
     for choice in choices:
         name, given, value = choice.partition("=")
         if not given or name not in result.dims:
-            raise InputError(
-                "--select", choice, f"NAME=VALUE, {choices_words(name, map(str, result.dims))}"
-            )
+            names = ", ".join(map(str, result.dims))
+            raise InputError("--select", choice, f"NAME=VALUE, a name among {names}")
         labels = result[name].values
+        texts = labels.astype(str).tolist()
         if labels.dtype.kind in "iuf":
             try:
-                wanted = float(value)
+                wanted = real_number("--select", float(value))
             except ValueError:
                 raise InputError("--select", choice, f"a number after {name}=") from None
             place = int(np.abs(labels - wanted).argmin())
-        elif value in labels.astype(str).tolist():
-            place = labels.astype(str).tolist().index(value)
+        elif value in texts:
+            place = texts.index(value)
         else:
-            raise InputError("--select", choice, choices_words(value, labels.astype(str).tolist()))
+            raise InputError("--select", choice, choices_words(value, texts))
         result = result.isel({name: place})
     return result
 
@@ -195,7 +204,8 @@ def _words(found: "DataArray", place: dict[str, int]) -> str:
 
 
 def _label(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text.replace("$", r"\$")
 
 
 def _panels(count: int, width: float, height: float) -> tuple[Figure, NDArray[Any]]:
@@ -210,7 +220,7 @@ def _panels(count: int, width: float, height: float) -> tuple[Figure, NDArray[An
 
 def _maps(found: "DataArray", across: str, up: str, same: str) -> Figure:
     """Draw maps over two swept numbers, one panel for each label of other axes."""
-    middle = found.median([x for x in AVERAGED if x in found.dims])
+    middle = found.median([x for x in AVERAGED if x in found.dims]).sortby([across, up])
     places, more = _split(middle, [str(x) for x in middle.dims if x not in (across, up)])
     finite = middle.values[np.isfinite(middle.values)]
     figure, axes = _panels(len(places), 4.0, 3.6)
@@ -244,7 +254,7 @@ def _maps(found: "DataArray", across: str, up: str, same: str) -> Figure:
 
 
 def _title(figure: Figure, found: "DataArray", more: str) -> None:
-    words = f"{found.attrs.get('long_name', '')}{more}".removeprefix("; ")
+    words = _label(f"{found.attrs.get('long_name', '')}{more}".removeprefix("; "))
     # About 11 letters fit into an inch.
     figure.suptitle(textwrap.fill(words, int(11 * figure.get_figwidth())), fontsize=11)
 
@@ -253,16 +263,20 @@ def _curves(
     result: "Dataset", found: "DataArray", along: str | None, others: list[str], same: str
 ) -> Figure:
     """Draw curves along one axis: of the axis with most labels in colours, of others in panels."""
+    if along is not None and not _is_course(along) and _is_number(found, along):
+        found = found.sortby(along)
     hue = max(others, key=lambda x: found.sizes[x], default=None)
     places, more = _split(found, [x for x in others if x != hue])
     figure, axes = _panels(len(places), 4.6, 3.6)
     averaged = [x for x in AVERAGED if x in found.dims]
-    band = found.quantile(BAND, averaged) if averaged else None
-    middle = found if band is None else band.isel(quantile=1)
+    band = [found.reduce(np.nanquantile, averaged, q=q) for q in BAND] if averaged else None
+    middle = found if band is None else band[1]
     count = 1 if hue is None else found.sizes[hue]
     colours = _colours(found, hue, count)
     name = "" if along is None else along.removesuffix("_index")
-    errors = result.get(f"{found.name}_error") if not averaged else None
+    name_of_error = f"{found.name}_error"
+    known = not averaged and name_of_error in result.data_vars
+    errors = result[name_of_error].clip(min=0) if known else None
     for ax, place in zip(axes, places, strict=True):
         for i in range(count):
             at = place | ({} if hue is None else {hue: i})
@@ -278,10 +292,13 @@ def _curves(
             else:
                 ax.plot(x, y, **style)
             if band is not None:
-                low, high = (np.atleast_1d(band.isel(at | {"quantile": k}).values) for k in (0, 2))
+                low, high = (np.atleast_1d(band[k].isel(at).values) for k in (0, 2))
                 ax.fill_between(x, low, high, color=colours[i], alpha=0.2, linewidth=0)
             if ticks is not None:
-                ax.set_xticks(x, ticks, rotation=20 if max(map(len, ticks)) > 6 else 0)
+                step = -(-len(ticks) // MOST_TICKS)
+                short = [t if len(t) <= 24 else f"{t[:22]}…" for t in ticks]
+                turned = 90 if len(ticks) > 6 else 20 if max(map(len, short)) > 6 else 0
+                ax.set_xticks(x[::step], short[::step], rotation=turned)
         ax.set_title(_words(found, place))
         if ax in axes[-3:]:  # nothing is drawn below
             stem = name.removeprefix("sgd_")
@@ -317,7 +334,7 @@ def _abscissa(
     labels = found[along].values
     if labels.dtype.kind in "iuf":
         return labels, None
-    return np.arange(len(labels)), [str(x) for x in labels]
+    return np.arange(len(labels)), [_label(x) for x in labels]
 
 
 def _colours(found: "DataArray", hue: str | None, count: int) -> list[Any]:

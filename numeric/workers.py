@@ -2,10 +2,11 @@
 
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from numeric.errors import InputError, Verbatim
+from numeric.errors import InputError, SimulationError, Verbatim
 
 PATIENCE = 10.0  # seconds for a scheduler to answer
 
@@ -32,6 +33,8 @@ def unordered(
     ------
     InputError
         If the scheduler does not answer, or `distributed` is not installed.
+    SimulationError
+        If a process of this machine ends in the middle of a job.
     """
     if scheduler is None and workers == 1:
         yield from (function(*job) for job in jobs)
@@ -50,6 +53,11 @@ def unordered(
                 # Not `yield from`, which would close what is found before the end below does.
                 for result in found:  # noqa: UP028
                     yield result
+            except BrokenExecutor:
+                words = (
+                    "a worker process ended, perhaps for lack of memory; what is finished is kept"
+                )
+                raise SimulationError(words) from None
             finally:
                 with warnings.catch_warnings(action="ignore"):  # of jobs that are given up
                     found.close()

@@ -158,7 +158,11 @@ def test_write_lists_the_files(
 @pytest.mark.parametrize(
     ("action", "error", "words"),
     [
-        ("write", PermissionError(13, "Permission denied", "folder/race.py"), "Permission denied"),
+        (
+            "write",
+            PermissionError(13, "Permission denied", "folder/race.py"),
+            "race.py: permission denied",
+        ),
         ("write", DeriveError("k: x declared twice"), "k: x declared twice"),
         ("drift", OSError(5, "Input/output error"), "Input/output error"),
     ],

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from numeric.errors import ExperimentError, InputError
-from numeric.grid import Axis, axis_names, read_grid, replaced, with_seeds
+from numeric.grid import Axis, axis_names, canonical, check_axes, read_grid, replaced, with_seeds
 
 
 def values(entry: object) -> tuple[Any, ...]:
@@ -107,6 +108,8 @@ def test_seeds_count_from_the_files() -> None:
     assert with_seeds(grid, {"flow": {"seed": 7}})[0].values == (7, 8, 9)
     assert with_seeds(grid, {"query": {}})[0] == Axis(("ascent.seed",), (1, 2, 3))
     assert with_seeds(read_grid("f", {}), {}) == ()
+    with pytest.raises(InputError, match=r"none beside a sweep of flow"):
+        with_seeds(read_grid("f", {"seeds": 1, "flow": [{"seed": 3}]}), {})
     both = read_grid("f", {"seeds": 3, "flow": {"seed": [1]}})
     with pytest.raises(
         InputError, match=r"sweep\.seeds: found 3, expected none beside a sweep of flow\.seed"
@@ -121,9 +124,34 @@ def test_values_take_their_places() -> None:
     assert entries["task"]["prior"]["covariance"][1][1] == 2.0
     assert replaced(entries, "flow.eta", 0.3)["flow"] == {"eta": 0.3}
     for key in (
+        "task.prior.covariance.01.1",
+        "task.prior.covariance.²",
         "task.prior.covariance.2.1",
         "task.prior.covariance.x",
         "task.prior.covariance.0.0.0",
     ):
         with pytest.raises(InputError, match=r"^sweep\.task\.prior\.covariance"):
             replaced(entries, key, 1.0)
+
+
+def test_no_key_sets_what_another_one_sets() -> None:
+    def axes(*keys: str, count: int = 2) -> tuple[Axis, ...]:
+        return tuple(Axis((key,), tuple(range(count))) for key in keys)
+
+    assert check_axes(axes("task.tokens", "task.token", "flow.eta"))
+    for keys in (("task", "task.tokens"), ("a.0.0", "a"), ("a.b", "a.b")):
+        with pytest.raises(InputError, match="swept, too, expected one of the two"):
+            check_axes(axes(*keys))
+    with pytest.raises(InputError, match="found 1002001 cells"):
+        check_axes(axes("a", "b", count=1001))
+
+
+def test_values_are_told_apart_by_type_and_content() -> None:
+    values = [1, 1.0, True, "1", (1, 2), [1, 2], {"1": 1}, {1: 1}, None, np.arange(2), np.arange(3)]
+    texts = [canonical(x) for x in [*values, b"1"]]
+    assert len(set(texts)) == len(texts)
+    assert canonical({"a": 1, "b": [2.5]}) == canonical({"b": [2.5], "a": 1})
+    large = np.zeros(5000)
+    assert canonical(large) != canonical(large + 1) and canonical(large) == canonical(large.copy())
+    with pytest.raises(InputError, match="expected what can be pickled"):
+        canonical([lambda x: x])

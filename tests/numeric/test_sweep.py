@@ -189,6 +189,78 @@ def test_a_function_of_ones_own() -> None:
     assert float(no_axes.value) == 3.0
 
 
+class Times:
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def __call__(self, a: int) -> float:
+        return float(self.k * a)
+
+    def method(self, a: int) -> float:
+        return float(self.k * a)
+
+
+def test_kept_cells_belong_to_what_a_function_is(tmp_path: Path) -> None:
+    """Its code, what it closes over, its defaults, and what it is bound to: not to its address."""
+
+    def closing(k: int) -> Any:
+        def times(a: int) -> float:
+            return float(k * a)
+
+        return times
+
+    for make in (Times, lambda k: Times(k).method, closing, lambda k: lambda a, k=k: float(k * a)):
+        for k in (2, 3, 5):
+            found = run_sweep(make(k), {"a": [7]}, folder=tmp_path)
+            assert float(found.value[0]) == 7 * k
+    pair = (lambda a: a + 1.0, lambda a: a + 2.0)
+    assert [float(run_sweep(f, {"a": [1]}, folder=tmp_path).value[0]) for f in pair] == [2, 3]
+    files = len(list(tmp_path.rglob("*.npz")))
+    run_sweep(Times(2), {"a": [7]}, folder=tmp_path)
+    assert len(list(tmp_path.rglob("*.npz"))) == files
+
+
+def test_a_function_that_changes_its_arguments_changes_no_other_cell() -> None:
+    def grows(a: list[int], b: int) -> float:
+        a.append(b)
+        return float(len(a))
+
+    found = run_sweep(grows, {"a": [[1], [2, 3]], "b": [1, 2, 3]})
+    np.testing.assert_array_equal(found.value.values, [[2, 2, 2], [3, 3, 3]])
+
+
+def test_keys_that_overlap_are_refused(file: Path) -> None:
+    over = {"task.prior.covariance": [[[1.0, 0.0], [0.0, 1.0]]]}
+    with pytest.raises(InputError, match=r"swept, too, expected one of the two"):
+        run_sweep(file, over)
+    with pytest.raises(InputError, match=r"sweep: found 25000000 cells"):
+        run_sweep(lambda a, b: 1.0, {"a": range(5000), "b": range(5000)})
+
+
+def test_labels_stay_apart() -> None:
+    found = run_sweep(lambda a: float(isinstance(a, str)), {"a": [1, "1", True, (1, 2), [1, 2]]})
+    assert found.a.to_index().is_unique and found.value.values.tolist() == [0, 1, 0, 0, 0]
+
+
+def test_names_of_axes_and_variables_are_different() -> None:
+    found = run_sweep(lambda b: {"x": (("x",), [1.0])}, {"b": [1]})
+    assert "expected another name" in json.loads(found.attrs["failed"])[0]["error"]
+    mixed = run_sweep(lambda b: {"y": 1.0} if b else {"z": (("y",), [1.0])}, {"b": [0, 1]})
+    assert "an axis and a variable" in json.loads(mixed.attrs["failed"])[0]["error"]
+    with pytest.raises(InputError, match=r"over: found 'a', expected other names"):
+        run_sweep(lambda a: {"a": 1.0}, {"a": [1]})
+
+
+def test_a_worker_that_ends_is_one_error(tmp_path: Path) -> None:
+    def ends(a: int) -> float:
+        if a == 6:
+            os._exit(3)
+        return float(a)
+
+    with pytest.raises(SimulationError, match="a worker process ended"):
+        run_sweep(ends, {"a": range(8)}, folder=tmp_path, workers=2)
+
+
 def test_times_that_differ_become_a_variable(file: Path) -> None:
     over = {"flow.tau_max": [1.0, 2.0], "task.tokens": [5], "attention.heads": [2]}
     found = run_sweep(file, over | {"task.prior.covariance.0.0": [4.0]}, compute=["flow"])

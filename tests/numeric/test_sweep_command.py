@@ -82,7 +82,9 @@ def test_mistakes_are_one_line(file: Path, tmp_path: Path, capsys: Capture) -> N
     assert "workers: found 0" in refused(capsys, "sweep", file, "--out", out, "--workers", "0")
     assert "none.toml: file: found no such file" in refused(capsys, "sweep", tmp_path / "none.toml")
     (tmp_path / "taken").write_text("x")
-    assert "taken: file exists" in refused(capsys, "sweep", file, "--out", tmp_path / "taken")
+    assert "taken', expected a folder, or none yet" in refused(
+        capsys, "sweep", file, "--out", tmp_path / "taken"
+    )
     assert "RESULT: found" in refused(capsys, "show", tmp_path / "none.nc")
     assert main(["sweep", str(file), "--out", str(out), "--workers", "1"]) == 0
     capsys.readouterr()

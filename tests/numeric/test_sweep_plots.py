@@ -1,5 +1,6 @@
 """Figures of results: curves, maps, bands, what is left out, and their words."""
 
+import io
 from typing import Any
 
 import numpy as np
@@ -111,3 +112,23 @@ def test_choices() -> None:
 def test_a_result_without_axes() -> None:
     figure = result_figure(sweep(lambda: 2.0), "value")
     assert figure.axes[0].get_lines()[0].get_ydata()[0] == 2.0
+
+
+def test_values_out_of_order_and_odd_names() -> None:
+    found = sweep(lambda a, b: a * b * 1.0, a=[4, 1, 3, 2], b=[1000, 100, 10, 1])
+    meshes = [x for ax in result_figure(found, "value").axes for x in ax.collections]
+    (mesh,) = (x for x in meshes if isinstance(x, QuadMesh) and x.get_array().size == 16)
+    np.testing.assert_array_equal(mesh.get_array().reshape(4, 4)[:, 1], [2, 20, 200, 2000])
+    labels = [f"$\\foo${i}" for i in range(30)]
+
+    def cell(name: str, quantile: int, seed: int) -> Any:
+        return {"a.b": 1.0 * seed + len(name) * quantile + labels.index(name)}
+
+    odd = sweep(cell, name=labels, quantile=[1, 2], seed=[0, 1])
+    result_figure(odd, "a.b").savefig(io.BytesIO())
+    only = result_figure(selected(odd, ["quantile=1"]), "a.b")
+    assert len(only.axes[0].get_xticks()) <= 24
+    only.savefig(io.BytesIO())
+    flat = sweep(lambda a: {"m": 1.0 * a, "m_error": -1.0}, a=[1, 2])
+    result_figure(flat, "m").savefig(io.BytesIO())
+    assert drawn_names(flat) == ()
