@@ -31,8 +31,8 @@ query        one query recovering a signal: exact objective, flow on the sphere;
              coordinates or on the alignment alone; `query_noise`: what single samples allow;
              `query_compare`: other rules and other tokens
 claims       the papers' claims as checks with a verdict; `claims_command` runs and reports them
-sweep        an experiment or a function at all combinations of swept values, cell by cell; `grid` reads
-             the table [sweep], `quantities` has what a cell computes, `workers` run side by side
+sweep        an experiment or a function at all combinations of swept values; `grid` reads the table
+             [sweep], `quantities` has what a cell computes, `cells` keep it, `workers` run side by side
 dataset      results as xarray datasets in files, from `labelled` arrays; `sweep_plots` draws them, and
              `tabular` shows results in a notebook
 kernels      the generated kernels, to import into your own code

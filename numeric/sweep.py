@@ -7,7 +7,6 @@ number of workers nor on where they are.
 
 import hashlib
 import inspect
-import io
 import itertools
 import json
 import os
@@ -22,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numeric.errors import ExperimentError, HeadflowError, InputError, Verbatim, describe
+from numeric.cells import compute_cell, read_cell, write_cell
+from numeric.errors import InputError
 from numeric.experiment import Experiment, build_experiment, read_entries, read_file
-from numeric.files import code_digest, whole
+from numeric.files import code_digest
 from numeric.grid import (
     Axis,
     Grid,
@@ -35,7 +35,7 @@ from numeric.grid import (
     replaced,
     with_seeds,
 )
-from numeric.labelled import COUNTED, Labelled, Variable, labelled
+from numeric.labelled import COUNTED, Labelled
 from numeric.quantities import check_names, quantities
 from numeric.query_experiment import QueryExperiment
 from numeric.validate import whole_number
@@ -341,64 +341,3 @@ def _cells(
             if progress is not None:
                 progress(count + 1, len(missing))
             yield index, found
-
-
-def compute_cell(i: int, call: Callable[[], object]) -> tuple[int, Labelled | str, bool]:
-    """Compute one cell with one BLAS thread: its result or its error, and whether to keep that.
-
-    An error of a kind that would come again is kept, any other is tried anew by the next run.
-    """
-    from threadpoolctl import threadpool_limits
-
-    try:
-        with threadpool_limits(1):
-            return i, labelled(call()), True
-    except HeadflowError as error:
-        words = InputError.__str__(error) if isinstance(error, ExperimentError) else str(error)
-        return i, words, True
-    except Exception as error:
-        return i, f"{type(error).__name__}: {describe(Verbatim(_words(error)))}", False
-
-
-def _words(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "without words"
-
-
-def write_cell(path: Path, found: Labelled | str) -> None:
-    """Write a cell, whole or not at all."""
-    head: dict[str, Any] = {"error": found} if isinstance(found, str) else {}
-    arrays: dict[str, Any] = {}
-    if isinstance(found, Labelled):
-        head["variables"] = [[name, x.dims, x.meaning] for name, x in found.variables.items()]
-        head["labels"] = list(found.labels)
-        arrays = {f"v{i}": x.values for i, x in enumerate(found.variables.values())}
-        arrays |= {f"l{i}": x for i, x in enumerate(found.labels.values())}
-    content = io.BytesIO()
-    np.savez(content, head=np.array(json.dumps(head)), **arrays)
-    with whole(path) as stream:
-        stream.write(content.getvalue())
-
-
-def read_cell(path: Path) -> Labelled | str | None:
-    """Read a cell; None if there is none, or it is damaged."""
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as content:
-            head = json.loads(str(content["head"]))
-            if "error" in head:
-                return str(head["error"])
-            return Labelled(
-                {
-                    name: Variable(tuple(dims), content[f"v{i}"], meaning)
-                    for i, (name, dims, meaning) in enumerate(head["variables"])
-                },
-                {name: content[f"l{i}"] for i, name in enumerate(head["labels"])},
-            )
-    except FileNotFoundError:
-        return None
-    except OSError:
-        raise
-    except Exception:
-        return None  # damaged: it is computed again

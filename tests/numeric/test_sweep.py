@@ -17,8 +17,8 @@ xarray = pytest.importorskip("xarray")
 
 from numeric import Attention, GaussianPrior, Task, hessian_spectrum, run_sweep  # noqa: E402
 from numeric import sweep as room  # noqa: E402
+from numeric.cells import read_cell, write_cell  # noqa: E402
 from numeric.errors import ExperimentError, InputError, SimulationError  # noqa: E402
-from numeric.sweep import read_cell, write_cell  # noqa: E402
 
 ROOT = Path(room.__file__).parent.parent
 FILE = """\
