@@ -19,9 +19,9 @@ query       one query recovering a signal: the objective by symmetry; `query_exp
             equator
 spec        the frozen kernel spec: what crosses to the numeric side
 emit        kernels written as NumPy source into ``numeric/_generated``; drift
-document    the derivation as Markdown with LaTeX, or as plain text; `landau_document` has the sections on
-            `landau` and `pattern`; `query_document`: that of the query model
-writer      collects a document in one of the two forms
+document    the derivation as Markdown with LaTeX, HTML or plain text; `landau_document` has the sections
+            on `landau` and `pattern`; `query_document`: that of the query model
+writer      collects a document in one of three forms; `inline`: formulas within its prose
 
 Nothing here solves or integrates numerically; ``python -m derive`` is the command.
 """

@@ -131,7 +131,7 @@ def _documents(names: list[str], folder: Path, order: int, checks: Checks | None
             temporary.replace(path)
         said = f"; {len(words) - 1} formulas checked" if words else ""
         verdict = "" if agreed else ", of which some DISAGREE"
-        print(f"{folder / name}.md, {name}.html{said}{verdict}", flush=True)
+        print(f"{folder / name}.md, {folder / name}.html{said}{verdict}", flush=True)
     return passed
 
 

@@ -84,8 +84,8 @@ def document(
     _spike(write, attention)
     write.section("Bayes weight")
     write.line(
-        "Of a position with feature coordinates xi, per principal axis of a Gaussian "
-        "component with mean mu_f and variance nu_f:"
+        "Of a position with feature coordinates `xi`, per principal axis of a Gaussian "
+        "component with mean `mu_f` and variance `nu_f`:"
     )
     write.formula("log w(xi)", r"\log w(\xi)", gaussian_log_weight())
     return write.text()
@@ -97,9 +97,10 @@ def _weights(write: "Writer", attention: Attention) -> None:
     write.line(f"{source}Weights are {_NORMALIZED[attention.normalization]}.")
     write.section("Task")
     write.line(
-        "One of L tokens, the relevant one at a uniform position eps, carries a signal theta drawn from "
-        "a prior along F orthonormal hidden directions k*_f; z_l is standard normal in D dimensions. A "
-        "head h of H has a key k_h and scores the tokens; attention a_l predicts the relevant token."
+        "One of `L` tokens, the relevant one at a uniform position `eps`, carries a signal `theta` drawn "
+        "from a prior along `F` orthonormal hidden directions `k*_f`; `z_l` is standard normal in `D` "
+        "dimensions. A head `h` of `H` has a key `k_h` and scores the tokens; attention `a_l` predicts "
+        "the relevant token."
     )
     write.raw(
         "x_l = z_l + 1{l = eps} sum_f theta_f k*_f,  chi_hl = k_h.x_l,  m_hf = k_h.k*_f,  "
@@ -141,7 +142,9 @@ def attention_formula(attention: Attention) -> tuple[str, str]:
 
 def _loss(write: "Writer", attention: Attention) -> None:
     write.section("Population loss")
-    write.line("As D grows the tokens become orthonormal, and the loss E is (< > is an average)")
+    write.line(
+        "As `D` grows the tokens become orthonormal, and the loss `E` is (`<.>` is an average)"
+    )
     write.raw(
         "E = 1 - 2 A + B,  A = <a_eps>,  B = <sum_l a_l^2>",
         r"E = 1 - 2A + B,\qquad A = \langle a_\varepsilon\rangle,\qquad "
@@ -155,8 +158,8 @@ def _loss(write: "Writer", attention: Attention) -> None:
         )
     if not attention.normalized:
         write.line(
-            "These are Gaussian moments of one token's weights (E_0: average over any other token, E_1: "
-            "over the relevant one):"
+            "These are Gaussian moments of one token's weights, averages over any other token (0) and "
+            "over the relevant one (1):"
         )
         write.raw(
             "A_h = E_1 w_h,  B_hh' = E_1 w_h w_h' + (L - 1) E_0 w_h w_h'",
@@ -165,9 +168,9 @@ def _loss(write: "Writer", attention: Attention) -> None:
         )
         return
     write.line(
-        "Denominators become integrals over a race time t = exp(-u), under which tokens are "
-        "independent. With g the probability that a token has won by u, and f its win "
-        "density (index 0: any other token, 1: the relevant one), the integrands are"
+        "Denominators become integrals over a race time `t = exp(-u)`, under which tokens are "
+        "independent. With `g_i` the probability that a token has won by `u`, and `f_i` its win "
+        "density (`i = 0`: any other token, `i = 1`: the relevant one), the integrands are"
     )
     one = exp(-attention.background * exp(-u))
     name = "" if pooled else "_h"
@@ -195,18 +198,19 @@ def _loss(write: "Writer", attention: Attention) -> None:
 def _flow(write: "Writer", attention: Attention) -> None:
     write.section("Gradient and flow")
     write.line(
-        "A token's scores have the law N(m mu, m S m^T + r), S = 1 + Sigma for a component (mu, Sigma) "
-        "of the prior, and mu = 0, S = 1 for other tokens. The loss depends on averages over these laws; "
-        "with g and Gamma its derivatives in a law's mean and covariance, which are averages of first "
-        "and half of second derivatives in the scores of what is averaged,"
+        "A token's scores have the law `N(m mu, m S m^T + r)`, `S = 1 + Sigma` for a component "
+        "`(mu, Sigma)` of the prior, and `mu = 0`, `S = 1` for other tokens. The loss depends on "
+        "averages over these laws; with `phi` and `Gamma` its derivatives in a law's mean and "
+        "covariance, which are averages of first and half of second derivatives in the scores of what "
+        "is averaged,"
     )
     write.raw(
-        "dE/dm = sum over laws of 2 Gamma m S + g mu^T,  dE/dr = sum of Gamma",
-        r"\frac{\partial E}{\partial m} = \sum_{\text{laws}} 2\Gamma m S + g\mu^{\mathsf T},"
+        "dE/dm = sum over laws of 2 Gamma m S + phi mu^T,  dE/dr = sum of Gamma",
+        r"\frac{\partial E}{\partial m} = \sum_{\text{laws}} 2\Gamma m S + \varphi\mu^{\mathsf T},"
         r"\qquad \frac{\partial E}{\partial r} = \sum_{\text{laws}}\Gamma",
     )
     if "b" in attention.trained:
-        write.line("dE/db is the same sum with derivatives in the bias, under the averages.")
+        write.line("`dE/db` is the same sum with derivatives in the bias, under the averages.")
     if "v" in attention.trained:
         write.raw(
             "dE/dv_h = -2 A_h + 2 sum_h' v_h' B_hh'",
@@ -216,20 +220,23 @@ def _flow(write: "Writer", attention: Attention) -> None:
         "dm/dtau = -dE/dm,  dr/dtau = -2 (G r + r G) + kappa V,  drho/dtau = -2 G rho, "
         "G = dE/dr" + "".join(f",  d{x}/dtau = -dE/d{x}" for x in attention.trained),
         r"\dot m = -\partial_m E,\qquad \dot r = -2(Gr + rG) + \kappa V,\qquad "
-        r"\dot\rho = -2G\rho"
+        r"\dot\rho = -2G\rho,\qquad G = \frac{\partial E}{\partial r}"
         + "".join(rf",\qquad \dot {x} = -\partial_{x} E" for x in attention.trained),
     )
-    noise = "The noise matrix is V_hh' = E sum_l c_hl c_h'l with c = d(loss of one sample)/d chi. "
+    noise = (
+        "The noise matrix is `V_hh' = <sum_l c_hl c_h'l>` with `c_hl` the derivative of one sample's "
+        "loss in `chi_hl`. "
+    )
     if attention.normalized:
-        over = "over all heads and tokens (v = 1)"
+        over = "over all heads and tokens (`v = 1`)"
         if attention.normalization == "per-head":
-            over = "over the tokens of head h"
+            over = "over the tokens of head `h`"
         noise += (
-            "In the share p_hl = w_hl / Z, the slope gamma_l = d(loss)/da_l and its mean gbar = sum "
-            f"of p gamma {over}:"
+            "In the share `p_hl = w_hl / Z` of the denominator `Z`, the slope `gamma_l` of the loss in "
+            f"`a_l`, and its mean `gbar`, the sum of `p_hl gamma_l` {over}:"
         )
     else:
-        noise += "In the slope gamma_l = d(loss)/da_l:"
+        noise += "In the slope `gamma_l` of the loss in `a_l`:"
     write.line(noise)
     write.formula(
         "d(loss)/d chi_hl",
@@ -243,8 +250,9 @@ def _flow(write: "Writer", attention: Attention) -> None:
 def _expansion(write: "Writer", attention: Attention, expansion: OriginExpansion) -> None:
     write.section("Expansion at the origin")
     write.line(
-        "To second order in (m, sqrt r), for heads of equal bias and value; averages are over "
-        "heads and over pairs of heads."
+        "To second order in `m` and `sqrt(r)`, for heads of equal bias and value: `E` is its value at "
+        "the origin and the sum of coefficients times what they belong to, `[E]_x` times `x`. "
+        "Averages are over heads and over pairs of heads."
     )
     write.raw(
         "mu = <theta>,  M = <theta theta^T>,  mbar = sum_h m_h / H,  mbar_mu = mbar.mu,  "
@@ -257,11 +265,11 @@ def _expansion(write: "Writer", attention: Attention, expansion: OriginExpansion
     if expansion.bias_functions:
         also = ""
         if first in expansion.bias_functions:
-            also = ", and w1, w2 the weight's derivatives in chi"
+            also = ", and `w1`, `w2` the weight's derivatives in `chi`"
             also += ", relative to the weight," if attention.normalized else ""
-        write.line(f"Here a is a token's share of a head{also} where the score is 0.")
+        write.line(f"Here `a` is a token's share of a head{also} where the score is 0.")
     else:
-        weights = "w(0, b_h)" if attention.normalization == "pooled" else "v_h"
+        weights = "`w(0, b_h)`" if attention.normalization == "pooled" else "`v_h`"
         write.line(
             f"Heads that are not equal enter averages with weights proportional to {weights}."
         )
@@ -294,9 +302,9 @@ def origin_noise(attention: Attention, expansion: OriginExpansion) -> Expr:
 
 def _noise_at_origin(write: "Writer", attention: Attention, expansion: OriginExpansion) -> None:
     write.line(
-        "At the origin gamma_l = 2 (a_l - 1{l = eps}), and d(loss)/d chi_hl is the same for all heads of "
-        "equal bias and value. So is the noise matrix for all h and h': differences of heads feel no "
-        "noise there at leading order."
+        "At the origin `gamma_l = 2 (a_l - 1{l = eps})`, and the derivative in `chi_hl` is the same for "
+        "all heads of equal bias and value. So is the noise matrix for all `h` and `h'`: differences of "
+        "heads feel no noise there at leading order."
     )
     write.formula("V_hh' at 0", r"V_{hh'}(0)", origin_noise(attention, expansion))
 
@@ -304,9 +312,9 @@ def _noise_at_origin(write: "Writer", attention: Attention, expansion: OriginExp
 def _hessian(write: "Writer", expansion: OriginExpansion) -> None:
     write.section("Hessian at the origin")
     write.line(
-        "Eigenvalues in (m, rho) for equal heads; nu_f is an eigenvalue of the "
-        "prior's second moment; heads apart has multiplicity H - 1. A displacement grows as "
-        "exp(-eigenvalue tau)."
+        "Eigenvalues in `(m, rho)` for equal heads; `nu_f` is an eigenvalue of the prior's second "
+        "moment `M`; “heads apart” has multiplicity `H - 1`. A displacement grows as "
+        "`exp(-lambda tau)`."
     )
     eigenvalues = sector_eigenvalues(expansion)
     for name, eigenvalue in eigenvalues.items():
@@ -336,8 +344,8 @@ def _spike(write: "Writer", attention: Attention) -> None:
         return
     write.section("One head on a fixed spike")
     write.line(
-        "The signal is the number sqrt(nu_f), so a score has the law N(c, q), q = m^2 + r, with c = m "
-        "sqrt(nu_f) for the relevant token (1) and c = 0 for the others (0):"
+        "The signal is the number `sqrt(nu_f)`, so a score has the law `N(c, q)`, `q = m^2 + r`, with "
+        "`c = m sqrt(nu_f)` for the relevant token (1) and `c = 0` for the others (0):"
     )
     write.formula("E w", r"\mathbb E\,w", loss.first)
     write.formula("E w^2", r"\mathbb E\,w^2", loss.second)
@@ -351,15 +359,15 @@ def _spike(write: "Writer", attention: Attention) -> None:
         r"E = 1 - 2vA + v^2B,\qquad A = \mathbb E_1 w,\qquad B = \mathbb E_1 w^2 + (L - 1)\,"
         r"\mathbb E_0 w^2",
     )
-    write.line("The best v is A/B; it leaves")
+    write.line("The best `v` is `A/B`; it leaves")
     write.raw("E = 1 - A^2/B", r"E = 1 - \frac{A^2}{B}")
     try:
         minimum = spike_minimum(attention)
     except DeriveError:
         return
-    write.line("The global minimum is at r = 0 and")
+    write.line("The global minimum is at `r = 0` and")
     write.formula("m_min", r"m_{\min}", minimum.m)
     write.formula("v_min", r"v_{\min}", minimum.v)
     write.formula("E_min", r"E_{\min}", minimum.risk)
-    write.line("since the excess is a sum of squares (A and B at r = 0):")
+    write.line("since the excess is a sum of squares (`A` and `B` at `r = 0`):")
     write.formula("E - E_min", r"E - E_{\min}", minimum.excess)

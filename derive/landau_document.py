@@ -126,14 +126,14 @@ def _unprimed(moments: Expr) -> Expr:
 
 def _moments(write: Writer, pooled: bool) -> None:
     write.line(
-        "The loss beyond second order in (m, sqrt r), for heads of equal bias and value: at each order "
-        "the sum of coefficients times moments. Odd orders are there only if the prior has no symmetry "
-        "theta -> -theta."
+        "The loss beyond second order in `m` and `sqrt(r)`, for heads of equal bias and value: at each "
+        "order the sum of coefficients times moments, `[E]_x` times `x`. Odd orders are there only if "
+        "the prior has no symmetry `theta -> -theta`."
     )
     if pooled:
         write.line(
-            "sigma_k averages over heads; E_0 and E_1 average over the scores of another token and of "
-            "the relevant one at a given signal, and < > over the signal."
+            "`sigma_k` averages over heads; `E_0` and `E_1` average over the scores of another token "
+            "and of the relevant one at a given signal, and `<.>` over the signal."
         )
         write.raw(
             "sigma_k = sum_h chi_h^k / H",
@@ -141,8 +141,8 @@ def _moments(write: Writer, pooled: bool) -> None:
         )
         return
     write.line(
-        "In T_ij < > averages over the signal (i belongs to head h, j to h'); around a "
-        "product of moments it averages over all pairs of heads h, h', those of a head with itself "
+        "In `T_ij` the average `<.>` is over the signal (`i` belongs to head `h`, `j` to `h'`); around a "
+        "product of moments it is over all pairs of heads `h`, `h'`, those of a head with itself "
         "included."
     )
     write.raw(
@@ -158,11 +158,13 @@ def _functions(write: Writer, attention: Attention, expansion: LossExpansion) ->
     known = [str(x) for x in expansion.functions if str(x) not in new]
     if known:
         verb = "are" if len(known) > 1 else "is"
-        write.line(f"Here {', '.join(known)} {verb} as in the expansion at the origin.")
+        write.line(
+            f"Here {', '.join(f'`{x}`' for x in known)} {verb} as in the expansion at the origin."
+        )
     values = {x: value for x, value in expansion.functions.items() if str(x) in new}
     if values:
         relative = ", relative to the weight," if attention.normalized else ""
-        write.line(f"The weight's further derivatives in chi{relative} where the score is 0:")
+        write.line(f"The weight's further derivatives in `chi`{relative} where the score is 0:")
     for symbol, value in values.items():
         write.formula(str(symbol), latex(symbol), together(written_out(value)))
 
@@ -181,6 +183,7 @@ def _order(write: Writer, order: int, terms: Terms) -> None:
     for moments in sorted(written, key=place):
         plain, formula = moment_name(moments)
         write.formula(f"coefficient of {plain}", rf"\left[E\right]_{{{formula}}}", written[moments])
+    write.check(f"order {order}")
 
 
 def _named(
@@ -216,12 +219,12 @@ def _patterns(
 ) -> None:
     write.section("Patterns of heads")
     write.line(
-        "Signals are independent and symmetric, with variance nu and fourth moment kappa_4 (3 nu^2 if "
-        "Gaussian) along each of two features e_1, e_2. Heads have one norm |m_h|, sum to zero, and "
-        "have r = 0: all such patterns have the same energy to second order. Three of them are "
-        "one_feature, with half of the heads along each of +-e_1; single, a quarter along each of "
-        "+-e_1 and +-e_2; mixed, a quarter along each of (+-e_1 +-e_2) / sqrt(2). Their energies of "
-        "fourth order, in units of |m_h|^4, are"
+        "Signals are independent and symmetric, with variance `nu` and fourth moment `kappa_4` "
+        "(`3 nu^2` if Gaussian) along each of two features `e_1`, `e_2`. Heads have one norm `|m_h|`, "
+        "sum to zero, and have `r = 0`: all such patterns have the same energy to second order. Three "
+        "of them are “one feature”, with half of the heads along each of `+-e_1`; “single”, a quarter "
+        "along each of `+-e_1` and `+-e_2`; “mixed”, a quarter along each of `(+-e_1 +-e_2) / sqrt(2)`. "
+        "Their energies of fourth order, in units of `|m_h|^4`, are"
     )
     found = preference(named)
     energy = {name: getattr(found, name) for name in ("one_feature", "single", "mixed")}
@@ -243,27 +246,33 @@ def _patterns(
         write.line("Mixtures and single directions have the same energy at this order.")
         return
     if not mixed.has(H):
-        heads = "It does not depend on H at fixed |m_h|"
+        heads = "It does not depend on `H` at fixed `|m_h|`"
     elif attention.normalization == "pooled":
-        heads = "It depends on H at fixed |m_h| only through all heads' share of the denominator"
+        heads = (
+            "It depends on `H` at fixed `|m_h|` only through all heads' share of the denominator"
+        )
     else:
-        total = "H v" if "v" in attention.trained else "H"
-        heads = f"It depends on H at fixed |m_h| only through the sum of all head values, {total}"
+        total = "`H v`" if "v" in attention.trained else "`H`"
+        heads = (
+            f"It depends on `H` at fixed `|m_h|` only through the sum of all head values, {total}"
+        )
     write.line(
-        "Mixtures +-e_1 +-e_2 are preferred to single directions where mixed - single < 0. This is "
-        "proportional to kappa_4 - 3 nu^2, so that a Gaussian prior of equal variances does not decide "
-        "between them at this order (nor at any: rotations of its features leave the loss as it is). "
-        f"{heads}; at fixed norm N = sum_h |m_h|^2 the loss differs by it times N^2 / H^2."
+        "Mixtures are preferred to single directions where the difference “mixed” - “single” is "
+        "negative. It is proportional to `kappa_4 - 3 nu^2`, so that a Gaussian prior of equal variances "
+        "does not decide between them at this order (nor at any: rotations of its features leave the "
+        "loss as it is). "
+        f"{heads}; at fixed norm `N = sum_h |m_h|^2` the loss differs by it times `N^2 / H^2`."
     )
 
 
 def _parting(write: Writer, named: LossExpansion, coefficients: dict[Symbol, Expr]) -> None:
     write.section("Heads part at small finite alignment")
     write.line(
-        "All heads have one small m = (m_f, m_g, ...) and r = 0; signals are independent and symmetric, "
-        "with variances nu_f, nu_g and fourth moment kappa_4 along f. The Hessian's eigenvalue for "
-        "displacements along f that sum to zero over heads is, to second order in m (arXiv 2603.03993, "
-        "Lemma A.11, for softmax), with a term of every other feature g:"
+        "All heads have one small `m = (m_f, m_g, ...)` and `r = 0`; signals are independent and "
+        "symmetric, with variances `nu_f`, `nu_g` and fourth moment `kappa_4` along feature `f`. The "
+        "Hessian's eigenvalue for displacements along `f` that sum to zero over heads is, to second "
+        "order in `m` (arXiv 2603.03993, Lemma A.11, for softmax), with a term of every other feature "
+        "`g`:"
     )
     write.raw(
         "eigenvalue = lambda_0 + lambda_f m_f^2 + sum_g lambda_g m_g^2",

@@ -5,6 +5,7 @@ The weight's text is read by `derive.parser`; nothing from a file is ever evalua
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -78,7 +79,8 @@ def read_attention(path: str | Path) -> Attention:
                     "normalization": ", ".join(map(repr, NORMALIZATIONS)),
                 }
                 raise DeriveError(f"{missing[0]}: found nothing, expected {expected[missing[0]]}")
-            return user_attention(**given)
+            reference = f"the experiment file {Path(path).name}"
+            return replace(user_attention(**given), reference=reference)
         if given or not isinstance(name, str):
             found = f"{_shown(name)} and a weight" if given else _shown(name)
             raise DeriveError(f"activation: found {found}, expected a name, or else a weight")

@@ -8,6 +8,7 @@ from latex2mathml.converter import convert
 from sympy import Expr, Symbol, latex, sstr
 
 from derive.expansion import INVARIANTS
+from derive.inline import inline_latex, typeset
 from derive.stable import written_out
 from derive.symbols import chi
 
@@ -85,17 +86,30 @@ class Writer:
         self._write(f"## {text}", f"<h2>{escape(text)}</h2>")
 
     def line(self, text: str) -> None:
-        self._write(text, f"<p>{escape(text)}</p>")
+        """Write prose, in which formulas are marked by backticks; see `derive.inline`."""
+        self._paragraph(text, "<p>")
+
+    def _paragraph(self, text: str, tag: str) -> None:
+        if self.form == "html":
+            body = typeset(text, lambda x: convert(inline_latex(x)), escape)
+            self.lines.append(f"{tag}{body}</p>")
+        elif self.form == "latex":
+            self.lines += [typeset(text, lambda x: f"${inline_latex(x)}$"), ""]
+        else:
+            self.lines += [typeset(text, str), ""]
 
     def raw(self, plain: str, formula: str) -> None:
         if self.form == "html":
             self.lines.append(f'<div class="formula">{convert(formula, display="block")}</div>')
         else:
             self.lines += [f"    {plain}" if self.form == "text" else f"$${formula}$$", ""]
-        words = self._checks.pop(plain.partition(" = ")[0], None)
+        self.check(plain.partition(" = ")[0])
+
+    def check(self, name: str) -> None:
+        """Write what is said of the check of this name, once."""
+        words = self._checks.pop(name, None)
         if words is not None:
-            said = f"Check: {words}"
-            self._write(said, f'<p class="check">{escape(said)}</p>')
+            self._paragraph(f"Check: {words}", '<p class="check">')
 
     def formula(self, plain: str, left: str, right: Expr) -> None:
         text = self._print(written_out(right))

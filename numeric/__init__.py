@@ -36,8 +36,8 @@ sweep        an experiment or a function at all combinations of swept values; `g
 dataset      results as xarray datasets in files, from `labelled` arrays; `sweep_plots` draws them, and
              `tabular` shows results in a notebook
 kernels      the generated kernels, to import into your own code
-verified     derived formulas against independent numbers, for printed derivations: `formula_checks` of
-             an activation, `query_formula_checks` of the query model
+verified     derived formulas against independent numbers, for printed derivations: `formula_checks` and
+             `landau_checks` of an activation, `query_formula_checks` of the query model
 checks       theory against simulation, with a false-alarm budget; `agreement` over a sweep of D
 run          the main job; `report` writes its files; `query_run`: that of the query model
 plots        figures in the look of `style`; `saddle_plots`, `sgd_plots`, `bayes_plots`, `query_plots`

@@ -94,11 +94,14 @@ def _dispatch(argv: list[str]) -> int:
 
 def _formula_checks(attention: "Definition | None") -> tuple[dict[str, str], bool]:
     from numeric.formula_checks import formula_checks
-    from numeric.query_formula_checks import query_formula_checks
-    from numeric.verified import words_of
+    from numeric.query_formula_checks import PROBLEM, query_formula_checks
+    from numeric.verified import problem_of, words_of
 
-    found = query_formula_checks() if attention is None else formula_checks(attention)
-    return words_of(found), all(x.check.passed for x in found)
+    if attention is None:
+        found, problem = query_formula_checks(), PROBLEM
+    else:
+        found, problem = formula_checks(attention), problem_of(attention)
+    return words_of(found, problem), all(x.check.passed for x in found)
 
 
 def _run(arguments: argparse.Namespace) -> int:

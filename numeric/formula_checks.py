@@ -8,13 +8,11 @@ the problem, the words and what the oracles share.
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.integrate import quad
 
-from numeric.alike import alike_hessian
 from numeric.bayes import log_bayes_weight
 from numeric.checks import (
     Check,
@@ -25,11 +23,11 @@ from numeric.checks import (
     within,
 )
 from numeric.errors import HeadflowError
+from numeric.landau_checks import landau_checks
 from numeric.loss import evaluate, population_loss
 from numeric.noise import noise_matrix
 from numeric.origin import origin_expansion
 from numeric.prior import DiscretePrior, GaussianPrior
-from numeric.quadrature import Array
 from numeric.scores import attention_weights, score_gradient
 from numeric.spectrum import hessian_spectrum
 from numeric.task import State, Task
@@ -37,13 +35,11 @@ from numeric.verified import (
     BIAS,
     HEADS,
     SAMPLES,
-    SCALES,
     STATISTICAL,
     TOKENS,
     VALUE,
     VARIANCES,
     Verified,
-    coefficient_check,
     derive_error,
     layer_of,
     numbers_of,
@@ -149,7 +145,9 @@ def _of_loss(definition: "Definition") -> Iterator[Verified]:
         return float(evaluate(replace(state, m=m), task, layer, 13.0, 10**6).value)
 
     rounding = 1e-9 + 10 * float(exact.gradient_error)
-    yield Verified("dE/dm", slope_check(exact.m[0, 1], moved, rounding), "differences of E in m_12")
+    yield Verified(
+        "dE/dm", slope_check(exact.m[0, 1], moved, rounding), "differences of `E` in `m_12`"
+    )
     if exact.v is not None:
 
         def valued(shift: float) -> float:
@@ -158,7 +156,7 @@ def _of_loss(definition: "Definition") -> Iterator[Verified]:
             return float(evaluate(replace(state, v=v), task, layer, 13.0, 10**6).value)
 
         yield Verified(
-            "dE/dv_h", slope_check(exact.v[0], valued, rounding), "differences of E in v_1"
+            "dE/dv_h", slope_check(exact.v[0], valued, rounding), "differences of `E` in `v_1`"
         )
 
 
@@ -182,8 +180,8 @@ def _of_expansion(definition: "Definition") -> Iterator[Verified]:
         yield Verified(
             f"coefficient of {last[-1]}",
             expansion_check(state, task, layer),
-            "the exact loss at four small scales, which is what all coefficients together miss of the "
-            "second order, relatively",
+            "the exact loss at four small scales, as the relative error that all coefficients together "
+            "leave in the second order",
         )
     noise = numbers_of(origin_noise(definition, expansion).subs(expansion.bias_functions))
     found, error = noise_matrix(zero, task, layer)
@@ -219,65 +217,6 @@ def _of_hessian(definition: "Definition") -> Iterator[Verified]:
         yield Verified(name, swapped, "the early flow from small alignments")
 
 
-def _of_fourth_order(definition: "Definition") -> Iterator[Verified]:
-    """Differences of quartic energies, and what alignment adds to an eigenvalue."""
-    from derive.landau import expand_loss
-    from derive.pattern import difference_eigenvalue, m_f, preference
-    from derive.symbols import H
-
-    expansion = expand_loss(definition, 4)
-    if not expansion.terms(3) and not expansion.terms(4):
-        return
-    step, p = PEAKED
-    moments = {"nu": 2 * p * step**2, "kappa_4": 2 * p * step**4}
-    points = list(product(((-step, p), (0.0, 1 - 2 * p), (step, p)), repeat=2))
-    prior = DiscretePrior(
-        [[x for x, _ in point] for point in points],
-        [float(np.prod([y for _, y in point])) for point in points],
-    )
-    task, layer = Task(TOKENS, prior), layer_of(definition)
-    names = {"nu_g": moments["nu"], "kappa_g": moments["kappa_4"]}
-
-    def lowest(scale: float) -> tuple[float, float]:
-        m = np.zeros((HEADS, 2))
-        m[:, 0] = scale
-        state = State(m, np.zeros((HEADS, HEADS)), **trained(layer))
-        found = alike_hessian(state, task, layer, 1e-11)
-        return float(found.difference[0, 0]), found.error
-
-    start, error = lowest(0.0)
-    pairs = [lowest(x) for x in SCALES]
-    rises = [value - start for value, _ in pairs]
-    second = difference_eigenvalue(expansion).coeff(m_f, 2).subs(expansion.functions)
-    value = numbers_of(second, nu_f=moments["nu"], **moments, **names)
-    rounding = max(error, *(x for _, x in pairs))
-    check = coefficient_check(value, rises, 2, rounding)
-    yield Verified("lambda_f", check, "the Hessian of the exact loss at five small alignments")
-    if layer.kernel.NORMALIZATION == "pooled":
-        return  # four pooled heads: an integral over four dimensions, for each energy
-    root = 2**-0.5
-    single = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
-    others = {
-        "mixed": np.array([[x * root, y * root] for x in (1, -1) for y in (1, -1)]),
-        "one_feature": np.array([[1, 0], [1, 0], [-1, 0], [-1, 0]]),
-    }
-    four = layer_of(definition, 4)
-
-    def energy(m: Array) -> float:
-        state = State(m, np.zeros((4, 4)), **trained(four))
-        return float(evaluate(state, task, four, 15.0, 10**6, 0).value)
-
-    energies = preference(expansion)
-    for name, pattern in others.items():
-        found = [energy(x * pattern) - energy(x * single) for x in SCALES]
-        difference = (getattr(energies, name) - energies.single).subs(H, 4)
-        value = numbers_of(difference.subs(expansion.functions), **moments)
-        check = coefficient_check(value, found, 4, 1e-15)
-        yield Verified(
-            f"{name} - single", check, "the exact loss of four heads at five small sizes"
-        )
-
-
 def _of_spike(definition: "Definition") -> Iterator[Verified]:
     """Closed forms on a spike: the mean weight by an integral, the least loss by the exact loss there."""
     from sympy import lambdify
@@ -310,7 +249,7 @@ def _of_spike(definition: "Definition") -> Iterator[Verified]:
     state = State([[numbers["m"]]], [[0.0]], v=[numbers["v"]])
     exact = population_loss(state, task, layer_of(definition, 1), 1e-12)
     check = within("least loss", numbers["risk"], float(exact.value), float(exact.error) + 1e-11)
-    yield Verified("E_min", check, "the exact loss at m_min and v_min")
+    yield Verified("E_min", check, "the exact loss at `m_min` and `v_min`")
 
 
 def _spike_number(expression: Any, centre: float, spread: float) -> float:
@@ -340,7 +279,7 @@ def _of_bayes(definition: "Definition") -> Iterator[Verified]:
 
     expected = float(np.log(quad(density, -12, 12, epsabs=1e-13)[0]))
     yield Verified(
-        "log w(xi)", within("log w", float(found), expected, 1e-11), "the integral over theta"
+        "log w(xi)", within("log w", float(found), expected, 1e-11), "the integral over `theta`"
     )
 
 
@@ -349,7 +288,7 @@ CHECKS = (
     _of_loss,
     _of_expansion,
     _of_hessian,
-    _of_fourth_order,
+    landau_checks,
     _of_spike,
     _of_bayes,
 )

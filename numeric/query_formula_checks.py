@@ -12,6 +12,10 @@ from numeric.query_study import fixed_points
 from numeric.verified import SAMPLES, STATISTICAL, Verified
 
 INFORMATIVE, NUISANCE, DIMENSION, THETA, BETA, SIGMA, ALPHA = 3, 5, 4, 1.2, 1.5, 0.6, 0.4
+PROBLEM = (
+    f"`n_I = {INFORMATIVE}`, `n_0 = {NUISANCE}`, `d = {DIMENSION}`, `theta = {THETA}`, `beta = {BETA}`, "
+    f"`sigma = {SIGMA}` and `alpha = {ALPHA}`"
+)
 SIGNS = ((False, "each informative token with a sign of its own"), (True, "one sign for all"))
 SMALL = (0.2, 0.1, 0.05)
 LARGE = 10**8
@@ -38,7 +42,7 @@ def _objective(task: QueryTask) -> Iterator[Verified]:
     halves = (np.einsum("si,sid->sd", weights, tokens) ** 2).sum(axis=1) / 2
     error = float(halves.std(ddof=1) / np.sqrt(SAMPLES))
     check = statistical("J", float(found.value), float(halves.mean()), error, STATISTICAL)
-    yield Verified("dJ/du", check, f"{SAMPLES:,} sets of tokens, as the value of J")
+    yield Verified("dJ/du", check, f"{SAMPLES:,} sets of tokens, as the value of `J`")
 
 
 def _rates(task: QueryTask) -> Iterator[Verified]:
@@ -66,13 +70,15 @@ def _growth() -> Iterator[Verified]:
         best = fine + (fine - coarse) / 15
         value = _numbers(growth_expansion(shared), SMALL[0]) / SMALL[0] ** 2
         check = within("growth", value, best, abs(fine - coarse) / 2 + 1e-8)
-        oracle = "the exact objective at three small beta, as the coefficient of beta^2"
+        oracle = "the exact objective at three small `beta`, as the coefficient of `beta^2`"
         yield Verified(f"J''(0), {words}", check, oracle)
         value = _numbers(concentrated_growth(shared), BETA)
         limit = _curvature(shared, BETA, LARGE)
         check = within("growth", value, limit, 1e-6 * abs(value))
         name = f"J''(0) at large d, {words}"
-        yield Verified(name, check, f"the exact objective at d = {LARGE:,}")
+        yield Verified(
+            name, check, f"the exact objective at `d = {LARGE:,}` and `sigma = d^(-1/2)`"
+        )
 
 
 def _curvature(shared: bool, beta: float, dimension: int = DIMENSION) -> float:

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 TOKENS, HEADS, BIAS, VALUE = 4, 2, 0.2, 0.3
 VARIANCES = (2.0, 1.2)
-PROBLEM = (
-    f"Checks are made at L = {TOKENS}, H = {HEADS}, b = {BIAS}, v = {VALUE} and variances "
-    f"{VARIANCES[0]:g} and {VARIANCES[1]:g}, unless they say otherwise; all comparisons with random "
-    "numbers on this page together raise a false alarm with probability 1e-6 at most."
+BUDGET = (
+    "unless they say otherwise; all comparisons with random numbers on this page together raise a false "
+    "alarm with probability 1e-6 at most."
 )
 SAMPLES = 400_000
 STATISTICAL = 6
@@ -53,15 +52,24 @@ class Verified:
         x = self.check
         verdict = "agrees" if x.passed else "DISAGREES"
         if x.z is not None:
-            margin = f"standard error {x.error:.1e}, {abs(x.z):.1f} of them apart"
+            margin = f"{abs(x.z):.1f} standard errors of {x.error:.1e} apart"
         else:
             margin = f"{abs(x.value - x.expected):.1e} apart, tolerance {x.error:.1e}"
         return f"{x.value:.9g}, and {x.expected:.9g} by {self.oracle}: {verdict} ({margin})."
 
 
-def words_of(found: list[Verified]) -> dict[str, str]:
-    """Return what is said of each formula, by its left side."""
-    return {"": PROBLEM} | {x.formula: x.words for x in found}
+def words_of(found: list[Verified], problem: str) -> dict[str, str]:
+    """Return what is said of each formula, by its left side, and of the problem they are checked at."""
+    return {"": f"Checks are made at {problem}, {BUDGET}"} | {x.formula: x.words for x in found}
+
+
+def problem_of(definition: "Definition") -> str:
+    """Return the problem of an activation's checks, in words."""
+    numbers: dict[str, float] = {"L": TOKENS, "H": HEADS, "b": BIAS, "v": VALUE}
+    names = [x for x in numbers if x in "LH" or x in definition.trained]
+    first, second = VARIANCES
+    stated = ", ".join(f"`{name} = {numbers[name]:g}`" for name in names)
+    return f"{stated} and for two features of variance {first:g} and {second:g}"
 
 
 def derive_error() -> type[ValueError]:

@@ -312,8 +312,9 @@ def test_latex_states_the_same() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_latex_is_balanced_and_has_a_formula_for_each_of_the_text(name: str) -> None:
     math = re.findall(r"^\$\$(.*)\$\$$", latex(name), re.MULTILINE)
-    assert latex(name).count("$") == 4 * len(math)
-    for formula in math:
+    inline = re.findall(r"(?<!\$)\$([^$\n]+)\$(?!\$)", latex(name))
+    assert latex(name).count("$") == 4 * len(math) + 2 * len(inline)
+    for formula in [*math, *inline]:
         assert formula.count("{") == formula.count("}")
         assert formula.count(r"\left") == formula.count(r"\right")
     assert len(math) == len(re.findall(r"^    ", text(name), re.MULTILINE))

@@ -9,14 +9,15 @@ from sympy import Integer, exp
 
 from derive.attention import ACTIVATIONS, Attention
 from derive.document import document
+from derive.landau import LossExpansion
 from derive.query_document import query_document
 from derive.symbols import chi
 from numeric import formula_checks as room
 from numeric import verified
 from numeric.cli import main
 from numeric.formula_checks import formula_checks
-from numeric.query_formula_checks import query_formula_checks
-from numeric.verified import coefficient_check, slope_check, words_of
+from numeric.query_formula_checks import PROBLEM, query_formula_checks
+from numeric.verified import coefficient_check, problem_of, slope_check, words_of
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -24,15 +25,19 @@ def test_all_formulas_agree_and_are_printed(name: str) -> None:
     found = formula_checks(ACTIVATIONS[name])
     assert all(x.check.passed for x in found), [x.words for x in found if not x.check.passed]
     assert len(found) >= 13
-    text = document(ACTIVATIONS[name], "text", checks=words_of(found))
-    assert all(f"Check: {x.words}" in text for x in found)
+    problem = problem_of(ACTIVATIONS[name])
+    text = document(ACTIVATIONS[name], "text", checks=words_of(found, problem))
+    assert all(f"Check: {x.words.replace('`', '')}" in text for x in found)
+    for trained in "bv":
+        assert (f"{trained} = 0." in problem) == (trained in ACTIVATIONS[name].trained)
 
 
 def test_the_query_models_formulas_agree() -> None:
     found = query_formula_checks()
     assert len(found) == 7 and all(x.check.passed for x in found)
-    text = query_document("text", words_of(found))
-    assert all(f"Check: {x.words}" in text for x in found)
+    text = query_document("text", words_of(found, PROBLEM))
+    assert all(f"Check: {x.words.replace('`', '')}" in text for x in found)
+    assert "made at n_I = 3, n_0 = 5, d = 4, theta" in text and "L = " not in text
 
 
 def test_a_users_activation_is_checked() -> None:
@@ -44,6 +49,13 @@ def wrong(monkeypatch: pytest.MonkeyPatch, target: str, change: Any) -> None:
     module, name = target.rsplit(".", 1)
     original = getattr(__import__(module, fromlist=[name]), name)
     monkeypatch.setattr(target, lambda *x, **y: change(original(*x, **y)))
+
+
+def of_order(expansion: LossExpansion, order: int) -> LossExpansion:
+    """Return the expansion with the terms of this order in B wrong by one in a thousand."""
+    wrong = {x: y * Integer(1001) / 1000 for x, y in expansion.pair[order].items()}
+    pair = tuple(wrong if k == order else x for k, x in enumerate(expansion.pair))
+    return replace(expansion, pair=pair)
 
 
 @pytest.mark.parametrize(
@@ -58,15 +70,20 @@ def wrong(monkeypatch: pytest.MonkeyPatch, target: str, change: Any) -> None:
         ("expansion", "derive.document.origin_noise", lambda x: x * 2, "V_hh' at 0"),
         ("hessian", "derive.hessian.sector_eigenvalues", lambda x: {k: -y for k, y in x.items()},
          "eigenvalue, heads apart, along feature f"),
-        ("fourth_order", "derive.pattern.difference_eigenvalue", lambda x: x * Integer(101) / 100,
+        ("landau", "derive.pattern.difference_eigenvalue", lambda x: x * Integer(101) / 100,
          "lambda_f"),
+        ("landau", "derive.pattern.preference", lambda x: replace(x, mixed=x.mixed * 2),
+         "mixed - single"),
+        ("landau", "derive.landau.expand_loss", lambda x: of_order(x, 3), "order 3"),
+        ("landau", "derive.landau.expand_loss", lambda x: of_order(x, 4), "order 4"),
         ("bayes", "numeric.formula_checks.log_bayes_weight", lambda x: x + 1e-6, "log w(xi)"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_found(
     check: str, target: str, change: Any, formula: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "CHECKS", (getattr(room, f"_of_{check}"),))
+    checks = room.landau_checks if check == "landau" else getattr(room, f"_of_{check}")
+    monkeypatch.setattr(room, "CHECKS", (checks,))
     right = {x.formula: x for x in formula_checks(ACTIVATIONS["softmax"])}
     wrong(monkeypatch, target, change)
     found = {x.formula: x for x in formula_checks(ACTIVATIONS["softmax"])}
@@ -93,14 +110,14 @@ def test_oracles() -> None:
 def test_documents_with_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["derive", "--document", str(tmp_path), "linear", "query"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith(f"{tmp_path / 'linear.md'}, linear.html; ")
+    assert said[0].startswith(f"{tmp_path / 'linear.md'}, {tmp_path / 'linear.html'}; ")
     assert "formulas checked" in said[1]
     names = {"linear.md", "linear.html", "query.md", "query.html"}
     assert {x.name for x in tmp_path.iterdir()} == names
     for name in names:
         text = (tmp_path / name).read_text()
         assert text.count("Check: ") >= 7 and "DISAGREES" not in text
-    assert "L = 4, H = 2" in (tmp_path / "linear.md").read_text()
+    assert "at $L = 4$, $H = 2$, $v = 0.3$ and" in (tmp_path / "linear.md").read_text()
     own = tmp_path / "linear.toml"
     own.write_text('[attention]\nweight = "exp(chi)"\nnormalization = "per-head"\nheads = 1\n')
     for names in ([str(own), "linear"], ["linear", "linear"]):  # one would overwrite the other
