@@ -35,7 +35,8 @@ PAGE = Template("""<!doctype html>
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 56rem; margin: 2rem auto;
        padding: 0 1rem; }
 h2 { margin-top: 2.5rem; border-top: 1px solid #ccc; padding-top: 1rem; }
-.formula { overflow-x: auto; overflow-y: hidden; padding: 0.2rem 0; }
+math { font-size: 1.1em; }
+.formula { overflow-x: auto; overflow-y: hidden; padding: 0.4rem 0; }
 .check { color: #00614a; font-size: 0.92rem; margin: 0 0 1rem 2rem; }
 </style>
 </head>

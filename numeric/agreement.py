@@ -46,6 +46,8 @@ class Agreement:
     runs : tuple of SGDRuns
     flow : Flow
         At the times that are compared, and at kappa.
+    course : Flow
+        The same flow at the times of its solver, until tau_max.
     checks : tuple of Check
         One for each entry and time: the extrapolated mean against the flow.
     """
@@ -58,6 +60,7 @@ class Agreement:
     bias: Array
     runs: tuple[SGDRuns, ...]
     flow: Flow
+    course: Flow
     checks: tuple[Check, ...]
 
     @property
@@ -134,12 +137,12 @@ def compare_with_flow(
     state = state.single(attention, task.prior.features)
     tell = progress or (lambda *_: None)
     tell("flow", 0.0)
-    path = integrate_flow(state, task, attention, tau_max, kappa)
-    step, horizon = kappa * batch / sizes[0], horizon_of(path)
+    course = integrate_flow(state, task, attention, tau_max, kappa)
+    step, horizon = kappa * batch / sizes[0], horizon_of(course)
     if step > horizon:
         expected = f"at most {horizon / step * kappa:.3g}, for one step up to tau = {horizon:.3g}"
         raise InputError("kappa", kappa, expected)
-    times = compared_times(path, step)
+    times = compared_times(course, step)
     path = integrate_flow(state, task, attention, times, kappa)
     found = []
     for i, size in enumerate(sizes):
@@ -172,6 +175,7 @@ def compare_with_flow(
         bias=np.array([np.sqrt((x.mean(axis=0) ** 2).mean()) for x in apart]),
         runs=tuple(found),
         flow=path,
+        course=course,
         checks=tuple(_checks(found, path)),
     )
 

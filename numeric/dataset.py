@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numeric.errors import NOTHING, InputError, Verbatim, one_line
+from numeric.errors import InputError, Verbatim, one_line
 from numeric.files import code_digest, named
 from numeric.labelled import COUNTED, Labelled, labelled
 from numeric.report import versions
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".nc", ".zarr")
 NAMES = tuple(f"result{suffix}" for suffix in SUFFIXES)
+MISSING = Verbatim("no such package")
 INSTALL = 'python -m pip install "headflow[lab]"'
 
 
@@ -34,7 +35,7 @@ def require_xarray() -> None:
         try:
             import_module(name)
         except ImportError:
-            raise InputError(name, NOTHING, f"the extra 'lab': {INSTALL}") from None
+            raise InputError(name, MISSING, f"the extra 'lab': {INSTALL}") from None
 
 
 def to_dataset(found: object, **attributes: str) -> "Dataset":
@@ -289,7 +290,7 @@ def load_result(path: str | os.PathLike[str]) -> "Dataset":
         with xarray.open_dataset(target, engine=engine, **extra) as opened:
             found_ = opened.load()
     except ImportError:
-        raise InputError("xarray", NOTHING, f"the extra 'lab': {INSTALL}") from None
+        raise InputError("xarray", MISSING, f"the extra 'lab': {INSTALL}") from None
     except Exception as error:
         words = Verbatim(f"{str(path)!r}: {type(error).__name__}")
         raise InputError("RESULT", words, "a dataset that is whole") from None

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+LAB = "Needs the extra 'lab': python -m pip install \"headflow[lab]\"."
+
 
 def claims_options(add: Callable[[str, str, str, str], argparse.ArgumentParser]) -> None:
     """Add the command that checks the papers' claims."""
@@ -50,8 +52,8 @@ def sweep_options(add: Callable[[str, str, str, str], argparse.ArgumentParser]) 
         "The file's table [sweep] has lists or ranges of any of its keys, such as task.tokens = "
         "[3, 5, 9] or attention.heads = { first = 1, last = 8 }, and what to compute. Finished cells "
         "are kept: an interrupted sweep goes on. A cell that fails is recorded, and is NaN in the "
-        "result. Needs the extra 'lab'.",
-        "sweep two-features --over task.tokens=[3,5,9] --compute risk flow",
+        f"result. {LAB}",
+        "sweep two-features --over 'task.tokens=[3,5,9]' --compute risk flow",
     )
     sweep.add_argument("file", metavar="FILE", help="experiment file, or name of an example")
     sweep.add_argument(
@@ -99,7 +101,8 @@ def sweep_options(add: Callable[[str, str, str, str], argparse.ArgumentParser]) 
     sweep.add_argument(
         "--scheduler",
         metavar="ADDRESS",
-        help="of a Dask scheduler, host:port, whose workers then compute the cells (extra 'cluster')",
+        help="of a Dask scheduler, host:port, whose workers then compute the cells; needs the "
+        "extra 'cluster'",
     )
     sweep.set_defaults(command="sweep")
 
@@ -107,7 +110,7 @@ def sweep_options(add: Callable[[str, str, str, str], argparse.ArgumentParser]) 
     show = add(
         "show",
         "what a result holds: axes, ranges, errors, cells that failed, versions",
-        "Errors are the largest absolute ones; missing counts numbers that are NaN.",
+        f"Errors are the largest absolute ones; missing counts numbers that are NaN. {LAB}",
         "show headflow-sweep/two-features",
     )
     show.add_argument("result", metavar="RESULT", help=result)
@@ -120,7 +123,7 @@ def sweep_options(add: Callable[[str, str, str, str], argparse.ArgumentParser]) 
         "the standard figures of a result",
         "Quantities against tau = step size x steps (of the query model t or steps) where they have "
         "it; else a map over two swept numbers, or curves against one. Of runs and seeds the median "
-        "and the band from 10 to 90 % are shown.",
+        f"and the band from 10 to 90 % are shown. {LAB}",
         "plot headflow-sweep/two-features --variable norm --select tokens=5",
     )
     plot.add_argument("result", metavar="RESULT", help=result)
@@ -136,7 +139,7 @@ def sweep_options(add: Callable[[str, str, str, str], argparse.ArgumentParser]) 
         nargs="+",
         default=(),
         metavar="NAME=VALUE",
-        help="one label of an axis, the nearest one of numbers",
+        help="draw only this label of an axis, such as tokens=5; among numbers the nearest one",
     )
     plot.add_argument(
         "--out", type=Path, metavar="DIR", help="folder for the figures (default: the result's)"

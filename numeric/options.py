@@ -14,7 +14,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="headflow",
         description="Training dynamics of attention heads: derived, computed exactly, simulated.",
-        epilog="example: headflow run   (all shipped examples, into headflow-results)",
+        epilog="example: headflow flow two-features --plot flow.svg",
     )
     found.add_argument("--version", action="store_true", help="show the version and exit")
     found.set_defaults(command=None)
@@ -96,8 +96,8 @@ def parser() -> argparse.ArgumentParser:
         "order-parameter flow, the limit of training as D -> infinity",
         f"{start} Times are tau = step size x steps, up to flow.tau_max; with flow.kappa > 0, "
         "samples = D tau / kappa. In JSON, m is (times, heads, features), r is (times, heads, "
-        "heads), and an excursion's feature counts from 0. Of a file with [query]: alpha against "
-        "t = sum of steps, from flow.alpha.",
+        "heads), and an excursion's feature is an index of the last axis, from 0. Of a file with "
+        "[query]: alpha against t = sum of steps, from flow.alpha.",
         "flow two-features --plot flow.svg",
     )
     risk = add(

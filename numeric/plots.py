@@ -142,9 +142,19 @@ def spectrum_figure(spectrum: Spectrum) -> Figure:
     ax.tick_params(axis="y", length=0)
     heads = [("growth rate −λ", "multiplicity", -1.0, "black")]
     lines = [
-        (number(rate, "+.4g"), f"{count}", float(row), UNSTABLE if grows else "black")
-        for row, rate, count, grows in zip(
-            rows, spectrum.growth_rates, spectrum.multiplicities, unstable, strict=False
+        (
+            number(rate, "+.4g") if abs(rate) > error else "0",
+            f"{count}",
+            float(row),
+            UNSTABLE if grows else "black",
+        )
+        for row, rate, error, count, grows in zip(
+            rows,
+            spectrum.growth_rates,
+            spectrum.errors,
+            spectrum.multiplicities,
+            unstable,
+            strict=False,
         )
     ]
     for rate, count, row, colour in heads + lines:

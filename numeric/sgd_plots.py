@@ -22,7 +22,9 @@ def agreement_figure(found: Agreement) -> Figure:
     left, right = figure.subplots(1, 2)
     sizes = found.dimensions
     width = band(found.deviation_error)
-    words = f"a run: D^({found.exponent:.2f} ± {float(band(np.array(found.exponent_error))):.2f})"
+    margin = float(band(np.array(found.exponent_error)))
+    power = f"{found.exponent:.2f} ± {margin:.2f}".replace("-", "−")
+    words = f"a run: D to the power {power}"
     left.errorbar(sizes, found.deviation, width, fmt="o-", color=STABLE, capsize=3, label=words)
     left.plot(sizes, found.bias, "s--", color=UNSTABLE, label="mean of the runs")
     half = found.deviation[0] * np.sqrt(sizes[0] / sizes)
@@ -31,24 +33,28 @@ def agreement_figure(found: Agreement) -> Figure:
     left.set_yscale("log")
     _dimension_axis(left, sizes)
     left.set_ylabel("rms deviation from the flow")
+    left.set_title("approach to the flow as D grows")
     legend(left)
-    path, runs = found.flow, found.runs[-1]
+    path, runs = found.course, found.runs[-1]
+    shown = path.tau <= runs.tau[-1]
     heads, features = path.m.shape[1:]
     error = band(runs.m.std(axis=0, ddof=1) / np.sqrt(len(runs.m)))
     for h, f in np.ndindex(heads, min(features, MOST_LINES)):
-        colour, words = COLOURS[f], f"feature {f + 1}" if h == 0 else "_"
-        right.plot(path.tau, path.m[:, h, f], color=colour, label=words)
+        colour, words = COLOURS[f], f"flow, feature {f + 1}" if h == 0 else "_"
+        right.plot(path.tau[shown], path.m[shown, h, f], color=colour, linewidth=1.2, label=words)
         right.errorbar(
             runs.tau,
             runs.m[:, :, h, f].mean(axis=0),
             error[:, h, f],
             fmt="o",
             color=colour,
+            markerfacecolor="white",
             capsize=3,
+            label=f"mean of {len(runs.m)} runs" if h == f == 0 else "_",
         )
     right.set_xlabel("time τ")
     right.set_ylabel("alignment m of each head")
-    right.set_title(f"flow (lines), mean of {len(runs.m)} runs at D = {runs.dimension}")
+    right.set_title(f"all {heads} heads at D = {runs.dimension:,}")
     legend(right)
     return figure
 

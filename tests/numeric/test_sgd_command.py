@@ -126,7 +126,8 @@ def test_figures_have_labels() -> None:
     left, right = figure.axes
     assert left.get_xlabel() == "token dimension D" and left.get_ylabel()
     assert right.get_xlabel() and right.get_legend() is not None
-    assert len(right.get_legend().get_texts()) == 2  # one for each feature
+    words = [x.get_text() for x in right.get_legend().get_texts()]
+    assert words == ["flow, feature 1", "flow, feature 2", "mean of 8 runs"]
     sizes = np.array([100.0, 1000.0])
     fit = Scaling(sizes, sizes, sizes, sizes, 0.5, 0.1, 1.0, 0.5, 3.0, 0.1, 0.5)
     passages = [np.array([[1.0, np.inf], [2.0, np.inf]]), np.array([[2.0, np.inf], [3.0, 4.0]])]
