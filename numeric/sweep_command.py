@@ -110,8 +110,8 @@ def lines_of(result: "Dataset", experiment: bool = False) -> list[str]:
     for name, values in result.data_vars.items():
         if str(name).endswith("_error"):
             continue
-        finite = values.values[np.isfinite(values.values)]
-        ends = [f"{finite.min():.6g}", f"{finite.max():.6g}"] if finite.size else ["", ""]
+        known = values.values[~np.isnan(values.values)]
+        ends = [f"{known.min():.6g}", f"{known.max():.6g}"] if known.size else ["", ""]
         error = values.attrs.get("largest_error")
         axes = ", ".join(str(x) for x in values.dims if x not in swept)
         missing = int(np.isnan(values.values).sum())

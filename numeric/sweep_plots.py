@@ -174,7 +174,7 @@ def _varying(result: "Dataset", found: "DataArray") -> tuple["DataArray", str]:
         ):
             found = found.isel({name: 0}, drop=True)
             same.append(name)
-    return found, f"; the same for all {' and '.join(same)}" if same else ""
+    return found, f"; the same for all labels of {' and '.join(same)}" if same else ""
 
 
 def _swept(result: "Dataset") -> list[str]:
@@ -209,13 +209,24 @@ def _label(value: Any) -> str:
 
 
 def _panels(count: int, width: float, height: float) -> tuple[Figure, NDArray[Any]]:
-    columns = min(count, 3)
+    columns = 2 if count == 4 else min(count, 3)
     rows = -(-count // columns)
     figure = Figure(figsize=(max(width * columns, 5.4), height * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     for ax in axes[count:]:
         ax.set_axis_off()
+    for ax in axes[:count][-columns:]:  # nothing is drawn below
+        ax.tick_params(labelbottom=True)
     return figure, axes[:count]
+
+
+def _label_axes(axes: NDArray[Any], across: str, up: str) -> None:
+    """Name both axes at the outer panels."""
+    columns = axes[0].get_gridspec().ncols
+    for ax in axes[-columns:]:
+        ax.set_xlabel(across)
+    for ax in axes[::columns]:
+        ax.set_ylabel(up)
 
 
 def _maps(found: "DataArray", across: str, up: str, same: str) -> Figure:
@@ -245,8 +256,7 @@ def _maps(found: "DataArray", across: str, up: str, same: str) -> Figure:
         ax.set_title(_words(middle, place))
         ax.set_facecolor("#DDDDDD")  # where there is no value
         ax.grid(visible=False)
-        ax.set_xlabel(across)
-        ax.set_ylabel(up)
+    _label_axes(axes, across, up)
     if image is not None:
         figure.colorbar(image, ax=list(axes), label=f"{found.name}")
     _title(figure, found, same + more)
@@ -266,6 +276,8 @@ def _curves(
     if along is not None and not _is_course(along) and _is_number(found, along):
         found = found.sortby(along)
     hue = max(others, key=lambda x: found.sizes[x], default=None)
+    if hue is not None and _is_number(found, hue):
+        found = found.sortby(hue)
     places, more = _split(found, [x for x in others if x != hue])
     figure, axes = _panels(len(places), 4.6, 3.6)
     averaged = [x for x in AVERAGED if x in found.dims]
@@ -282,6 +294,8 @@ def _curves(
             at = place | ({} if hue is None else {hue: i})
             x, ticks = _abscissa(result, middle, along, at)
             y = np.atleast_1d(middle.isel(at).values)
+            if not np.isfinite(y).any():
+                continue
             label = None if hue is None else _label(found[hue].values[i])
             style: dict[str, Any] = {"color": colours[i], "label": label}
             if along is None or not _is_course(along):
@@ -300,20 +314,22 @@ def _curves(
                 turned = 90 if len(ticks) > 6 else 20 if max(map(len, short)) > 6 else 0
                 ax.set_xticks(x[::step], short[::step], rotation=turned)
         ax.set_title(_words(found, place))
-        if ax in axes[-3:]:  # nothing is drawn below
-            stem = name.removeprefix("sgd_")
-            ax.set_xlabel({"tau": "time τ  (learning rate × steps)"}.get(stem, name))
-        if ax.get_subplotspec().is_first_col():
-            ax.set_ylabel(str(found.name))
+        if not np.isfinite(middle.isel(place)).any():
+            ax.text(0.5, 0.5, "no finite value", transform=ax.transAxes, ha="center")
         if along is not None and not _is_course(along) and _is_number(found, along):
             ax.set_xscale("log" if _is_logarithmic(found[along].values) else "linear")
             if found[along].dtype.kind in "iu" and ax.get_xscale() == "linear":
                 ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    stem = name.removeprefix("sgd_")
+    _label_axes(axes, {"tau": "time τ  (learning rate × steps)"}.get(stem, name), str(found.name))
     if hue is not None and count > 1:
-        shown = axes[0].get_legend_handles_labels()
-        step = max(1, -(-count // 10))
-        handles, labels = (x[::step] for x in shown)
-        figure.legend(handles, labels, title=hue, loc="outside right center")
+        drawn: dict[str, Any] = {}
+        for ax in axes:
+            drawn |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+        names = [x for x in map(_label, found[hue].values) if x in drawn][:: -(-count // 10)]
+        if names:
+            handles = [drawn[x] for x in names]
+            figure.legend(handles, names, title=hue, loc="outside right center")
     quantiles = "" if band is None else f"; median over {' and '.join(averaged)}, 10 to 90 %"
     _title(figure, found, quantiles + same + more)
     return figure

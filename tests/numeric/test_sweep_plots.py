@@ -72,7 +72,7 @@ def test_seeds_become_a_band_and_infinite_passages_stay_infinite() -> None:
 
 def test_what_changes_nothing_is_left_out_and_said() -> None:
     found = sweep(lambda nu, seed: nu, nu=[1.0, 2.0], seed=[0, 1, 2])
-    assert "the same for all seed" in words(result_figure(found, "value"))
+    assert "the same for all labels of seed" in words(result_figure(found, "value"))
 
 
 def test_time_courses_and_norms() -> None:
@@ -132,3 +132,26 @@ def test_values_out_of_order_and_odd_names() -> None:
     flat = sweep(lambda a: {"m": 1.0 * a, "m_error": -1.0}, a=[1, 2])
     result_figure(flat, "m").savefig(io.BytesIO())
     assert drawn_names(flat) == ()
+
+
+def test_labels_of_colours_are_in_order_and_those_without_values_are_left_out() -> None:
+    def course(nu: float) -> Any:
+        return {"m": (("tau",), [nu, nu if nu != 2 else np.nan] if nu != 3 else [np.nan] * 2)}
+
+    figure = result_figure(sweep(course, nu=[9.0, 1.0, 3.0, 2.0]), "m")
+    assert [x.get_text() for x in figure.legends[0].get_texts()] == ["1", "2", "9"]
+    empty = result_figure(sweep(lambda nu: np.inf, nu=[1.0, 2.0]), "value")
+    assert "no finite value" in [x.get_text() for x in empty.axes[0].texts]
+
+
+def test_outer_panels_alone_are_labelled_and_none_without_ticks() -> None:
+    def course(heads: int) -> Any:
+        return {"loss": (("tau", "sector"), np.full((3, 9), heads))}
+
+    for labels, columns in (([1, 2, 3, 4], 2), ([1, 2, 3, 4, 5], 3)):
+        figure = result_figure(sweep(course, heads=labels), "loss")
+        axes = [ax for ax in figure.axes if ax.axison]
+        named = [bool(ax.get_xlabel()) for ax in axes]
+        assert sum(named) == columns and all(named[-columns:])
+        for ax, is_named in zip(axes, named, strict=True):
+            assert any(x.label1.get_visible() for x in ax.xaxis.get_major_ticks()) == is_named
