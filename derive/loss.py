@@ -65,23 +65,27 @@ def stable_powers(expression: Expr) -> Expr:
     )
 
 
-def score_kernel(order: int) -> Kernel:
-    """Return ``g = 1 - exp(-tau)`` and its first `order` derivatives in s = log tau as a kernel.
+def score_kernel() -> Kernel:
+    """Return ``g = 1 - exp(-tau)`` and `WINS_SQUARED` with derivatives in s = log tau as a kernel.
 
-    They are all that a race needs: ``WINS = g'``, ``WINS_SQUARED = g' - g''``, and derivatives in a
-    score follow by the chain rule through the log weight.
+    They are all that a race needs: ``WINS = g'``, and derivatives in a score follow by the chain rule
+    through the log weight. `WINS_SQUARED` is ``g' - g''``, whose digits cancel where tau is small.
     """
     outputs = [Output("g", -expm1(-tau), "1 - exp(-tau): probability to have won by u")]
-    expression: Expr = 1 - SURVIVES
-    for k in range(1, order + 1):
-        expression = expand(tau * diff(expression, tau))
-        polynomial = horner(expand(expression / (tau * SURVIVES)), tau)
-        outputs.append(
-            Output(f"d{k}g", polynomial * tau * SURVIVES, f"derivative {k} of g in log tau")
-        )
+    for name, expression, meaning, orders in (
+        ("g", 1 - SURVIVES, "", range(1, 4)),
+        ("s", WINS_SQUARED, "tau^2 exp(-tau): win, squared denominator", range(3)),
+    ):
+        for k in range(orders.stop):
+            if k in orders:
+                polynomial = horner(expand(expression / (tau * SURVIVES)), tau)
+                label = f"derivative {k} of {name} in log tau" if k else meaning
+                value = polynomial * tau * SURVIVES
+                outputs.append(Output(f"d{k}{name}" if k else name, value, label))
+            expression = expand(tau * diff(expression, tau))
     return Kernel(
-        f"score_functions_{order}",
-        f"Race functions of a log weight, and derivatives up to order {order}.",
+        "score_functions",
+        "Race functions of a log weight, with derivatives.",
         (Argument("tau", tau, "token weight times race time, exp(log w - u)"),),
         tuple(outputs),
         REFERENCE,
@@ -188,7 +192,7 @@ def race_module() -> Module:
         "race",
         "Race integrands of the population loss, shared by all activations.",
         (
-            score_kernel(4),
+            score_kernel(),
             *(head_kernel(kind, order) for kind in (True, False) for order in (2, 4)),
             *(
                 _race_kernel(f"{name}{suffix}", summary, integrand, variables, order)

@@ -14,12 +14,12 @@ from numeric.quadrature import Array
 from numeric.task import State, Task
 from numeric.verified import (
     HEADS,
-    SCALES,
     TOKENS,
     Verified,
     coefficient_check,
     layer_of,
     numbers_of,
+    scales_of,
     trained,
 )
 
@@ -60,13 +60,14 @@ def _of_orders(definition: "Definition", expansion: "LossExpansion") -> Iterator
         state = State(scale * m, scale**2 * r, **trained(layer))
         return float(evaluate(state, task, layer, 15.0, 10**6).value)
 
-    both = np.array([[loss(x), loss(-x)] for x in SCALES])
+    scales = scales_of(definition)
+    both = np.array([[loss(x), loss(-x)] for x in scales])
     rests = {
-        3: (both[:, 0] - both[:, 1]) / 2 - orders[1] * SCALES,
-        4: (both[:, 0] + both[:, 1]) / 2 - orders[0] - orders[2] * SCALES**2,
+        3: (both[:, 0] - both[:, 1]) / 2 - orders[1] * scales,
+        4: (both[:, 0] + both[:, 1]) / 2 - orders[0] - orders[2] * scales**2,
     }
     for order, rest in rests.items():
-        check = coefficient_check(orders[order], list(rest), order, 1e-15)
+        check = coefficient_check(orders[order], scales, list(rest), order, 1e-15)
         oracle = "the exact loss at five small scales, as all terms of this order of one state"
         yield Verified(f"order {order}", check, oracle)
 
@@ -144,12 +145,13 @@ def _of_differences(definition: "Definition", expansion: "LossExpansion") -> Ite
         return float(found.difference[0, 0]), found.error
 
     start, error = lowest(0.0)
-    pairs = [lowest(x) for x in SCALES]
+    scales = scales_of(definition)
+    pairs = [lowest(x) for x in scales]
     rises = [value - start for value, _ in pairs]
     second = difference_eigenvalue(expansion).coeff(m_f, 2).subs(expansion.functions)
     value = numbers_of(second, nu_f=moments["nu"], **moments, **names)
     rounding = max(error, *(x for _, x in pairs))
-    check = coefficient_check(value, rises, 2, rounding)
+    check = coefficient_check(value, scales, rises, 2, rounding)
     yield Verified("lambda_f", check, "the Hessian of the exact loss at five small alignments")
     if layer.kernel.NORMALIZATION == "pooled":
         return  # four pooled heads: an integral over four dimensions, for each energy
@@ -167,10 +169,10 @@ def _of_differences(definition: "Definition", expansion: "LossExpansion") -> Ite
 
     energies = preference(expansion)
     for name, pattern in others.items():
-        found = [energy(x * pattern) - energy(x * single) for x in SCALES]
+        found = [energy(x * pattern) - energy(x * single) for x in scales]
         difference = (getattr(energies, name) - energies.single).subs(H, 4)
         value = numbers_of(difference.subs(expansion.functions), **moments)
-        check = coefficient_check(value, found, 4, 1e-15)
+        check = coefficient_check(value, scales, found, 4, 1e-15)
         yield Verified(
             f"{name} - single", check, "the exact loss of four heads at five small sizes"
         )

@@ -237,7 +237,7 @@ def single_races(
     mix = np.array([law.weight for law in relevant])
     (a, a_win, a_lost), (b, b_null, b_rel, b_lost_0, b_lost_1) = _integrands(averages, mix, tokens)
     w_a, w_b = -2 * a_weight[:, None] * du, b_weight[:, None] * du
-    # What each law's averages of g (lost), g' (win) and g' - g'' (square) weigh in the loss.
+    # What each law's averages of g (lost), g' (win) and s (square) weigh in the loss.
     zero = np.zeros_like(u)
     adjoints = [(w_a * a_lost + w_b * b_lost_0, zero, w_b * b_null)]
     adjoints += [(x * w_b * b_lost_1, x * w_a * a_win, x * w_b * b_rel) for x in mix]
@@ -269,14 +269,14 @@ def race_of_points(
 
 
 def _integrands(averages: list[list[Array]], mix: Array, tokens: float) -> Integrands:
-    """Integrands of A and B with their derivatives, from the laws' averages of g, g' and g''."""
-    won_0, win_0, second_0 = averages[0]
-    won_1, win_1, second_1 = (
+    """Integrands of A and B with their derivatives, from the laws' averages of g, g' and s."""
+    won_0, _, square_0 = averages[0]
+    won_1, win_1, square_1 = (
         np.tensordot(mix, np.array([a[k] for a in averages[1:]]), 1) for k in range(3)
     )
     won_0 = cut(won_0)
     return race.relevant_wins(win_1, won_0, tokens), race.any_wins(
-        win_0 - second_0, win_1 - second_1, won_0, cut(won_1), tokens
+        square_0, square_1, won_0, cut(won_1), tokens
     )
 
 
@@ -302,16 +302,16 @@ class _Table:
 
     def _compute(self, block: slice) -> tuple[Array, ...]:
         s = self.points.log_weight[:, None, block] - self.u[:, :, None]
-        return race.score_functions_4(race_variable(s))
+        return race.score_functions(race_variable(s))
 
     def averages(self) -> list[Array]:
-        """Averages of g, g' and g'' at each race time: three (R, n) arrays."""
+        """Averages of g, g' and s at each race time: three (R, n) arrays."""
         total = [np.zeros_like(self.u) for _ in range(3)]
         for i, block in enumerate(self.blocks):
             functions = self._functions(i)
             weights = self.points.weights[:, block, None]
-            for sum_, function in zip(total, functions, strict=False):
-                sum_ += (function @ weights)[..., 0]
+            for sum_, k in zip(total, (0, 1, 4), strict=True):
+                sum_ += (functions[k] @ weights)[..., 0]
         return total
 
     def gather(self, law: Law, lost: Array, win: Array, square: Array) -> None:
@@ -319,12 +319,11 @@ class _Table:
 
         ``d_i d_j F(s) = F'' s_i s_j + F' (delta_ij p_i w_i''/w_i - s_i s_j)``.
         """
-        either = win + square
         for i, block in enumerate(self.blocks):
-            _, d1, d2, d3, d4 = self._functions(i)
+            _, d1, d2, d3, _, s1, s2 = self._functions(i)
             weights = self.points.weights[:, block]
-            first = _over_time(lost, d1) + _over_time(either, d2) - _over_time(square, d3)
-            second = _over_time(lost, d2) + _over_time(either, d3) - _over_time(square, d4)
+            first = _over_time(lost, d1) + _over_time(win, d2) + _over_time(square, s1)
+            second = _over_time(lost, d2) + _over_time(win, d3) + _over_time(square, s2)
             first, second = first * weights, second * weights
             slope, curvature, bias = (
                 x[:, block] for x in (self.points.slope, self.points.curvature, self.points.bias)

@@ -5,6 +5,7 @@ Symbols take the numbers below; a check says so where it takes others.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import factorial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ STATISTICAL = 6
 """Comparisons with random numbers that share the budget of false alarms."""
 STEP = 0.02
 SCALES = 0.3 / 2 ** (np.arange(5) / 2)
+"""Of states, for a weight that varies over scores of order one."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,27 @@ def slope_check(value: float, function: Callable[[float], float], rounding: floa
     return within("slope", float(value), expected, abs(fine - coarse) + rounding)
 
 
-def coefficient_check(value: float, found: list[float], power: int, rounding: float) -> Check:
-    """A coefficient of an even power series against values at `SCALES`, its terms from that power on."""
+def scales_of(definition: "Definition") -> Array:
+    """Return small scales of states: `SCALES`, or less where the weight varies faster.
+
+    The terms ``w_k chi^k / k!`` of its series, relative to the weight, are then below those of exp(chi).
+    """
+    from derive.expansion import taylor
+
+    value, *derivatives = taylor(definition, 4)
+    weight = 1.0 if definition.normalized else abs(numbers_of(value))
+    relative = [abs(numbers_of(x)) / (weight or 1.0) for x in derivatives]
+    steepness = max((x / factorial(k)) ** (1 / k) for k, x in enumerate(relative, 1))
+    return SCALES / max(1.0, steepness)
+
+
+def coefficient_check(
+    value: float, scales: Array, found: list[float], power: int, rounding: float
+) -> Check:
+    """A coefficient of an even power series against values at five scales, its terms from there on."""
     fits = []
     for chosen in (slice(0, 4), slice(1, 5)):
-        powers = SCALES[chosen, None] ** (power + 2 * np.arange(4))
+        powers = scales[chosen, None] ** (power + 2 * np.arange(4))
         rows = np.linalg.inv(powers)[0]
         fits.append((float(rows @ np.array(found)[chosen]), float(np.abs(rows).sum())))
     (coarse, _), (fine, gain) = fits

@@ -32,34 +32,53 @@ from numeric._generated import race
 
 EPS = float(np.finfo(float).eps)
 # Around the roots of the derivatives (1; 0.38, 2.6; ...), and towards both ends of the domain.
-TAUS = [1e-12, 1e-8, 1e-4, 0.03, 0.3, 0.382, 0.9, 1.0, 1.1, 2.618, 3.7, 8.0, 40.0, 200.0, 700.0]
+TAUS = [
+    1e-30,
+    1e-12,
+    1e-8,
+    1e-4,
+    0.03,
+    0.3,
+    0.382,
+    0.9,
+    1.0,
+    1.1,
+    2.618,
+    3.7,
+    8.0,
+    40.0,
+    200.0,
+    700.0,
+]
 
 
-def _exact_score_functions(t: float, order: int) -> list[mp.mpf]:
-    """``1 - exp(-e^s)`` and derivatives in s at e^s = t, by differences in 80 digits."""
+def _exact_score_functions(t: float) -> list[mp.mpf]:
+    """``1 - exp(-e^s)`` and ``e^(2 s - e^s)``, with derivatives in s at e^s = t, by differences."""
     with mp.workdps(80):
-        derivatives = mp.diffs(lambda s: -mp.exp(-mp.exp(s)), mp.log(mp.mpf(t)), order)
-        return [-mp.expm1(-mp.mpf(t)), *list(derivatives)[1:]]
+        s = mp.log(mp.mpf(t))
+        won = list(mp.diffs(lambda s: -mp.exp(-mp.exp(s)), s, 3))
+        square = list(mp.diffs(lambda s: mp.exp(2 * s - mp.exp(s)), s, 2))
+        return [-mp.expm1(-mp.mpf(t)), *won[1:], *square]
 
 
 @pytest.mark.parametrize("t", TAUS)
 def test_score_functions_at_all_magnitudes(t: float) -> None:
-    exact = _exact_score_functions(t, 4)
+    exact = _exact_score_functions(t)
     with np.errstate(all="raise"):
-        found = race.score_functions_4(np.array(t))
-    assert len(found) == 5
+        found = race.score_functions(np.array(t))
+    assert len(found) == len(exact) == 7
     assert abs(found[0] - exact[0]) <= 2 * EPS * exact[0]
-    for k in range(1, 5):
-        # A derivative is tau exp(-tau) times a polynomial with terms up to tau^(k - 1).
-        scale = t * mp.exp(-t) * (1 + mp.mpf(t)) ** (k - 1)
+    # A derivative is tau exp(-tau), or tau^2 exp(-tau), times a polynomial of some degree.
+    for k, power, degree in ((1, 1, 0), (2, 1, 1), (3, 1, 2), (4, 2, 0), (5, 2, 1), (6, 2, 2)):
+        scale = t**power * mp.exp(-t) * (1 + mp.mpf(t)) ** degree
         assert abs(found[k] - exact[k]) <= 8 * EPS * scale
 
 
 def test_score_functions_at_time_zero_and_beyond_underflow() -> None:
     with np.errstate(all="raise"):
-        assert [float(x) for x in race.score_functions_4(0.0)] == [0.0] * 5
+        assert [float(x) for x in race.score_functions(0.0)] == [0.0] * 7
     with np.errstate(all="raise", under="ignore"):
-        g, *derivatives = race.score_functions_4(np.array(1000.0))
+        g, *derivatives = race.score_functions(np.array(1000.0))
     assert g == 1.0
     assert not np.any(derivatives)
 

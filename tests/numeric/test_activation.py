@@ -159,6 +159,23 @@ def test_errors_are_honest_for_weights_finer_than_the_rules_expect(
     assert abs(loss.value - float(expected)) <= loss.error + 1e-9
 
 
+@pytest.mark.parametrize("bias", [-23.0, -46.0, -150.0])
+def test_a_background_that_dominates_leaves_moments(bias: float) -> None:
+    """Softmax-1 at a low bias is an exponential without normalization, up to a part e^b of the loss."""
+    state = State([[0.6, 0.2], [-0.3, 0.5]], [[0.3, 0.1], [0.1, 0.2]], v=[0.3, 0.2])
+    plain = population_loss(state, TASK, Attention(user("exp(chi)", "none", 0, ("v",)), 2), 1e-10)
+    low = State(state.m, state.r, b=[bias, bias], v=state.v * np.exp(-bias))
+    found = population_loss(low, TASK, Attention("softmax-1", 2), 1e-10)
+    allowed = 200 * np.exp(bias)
+    assert abs(found.value - plain.value) <= found.error + plain.error + allowed
+    for name, scale in (("m", 1.0), ("r", 1.0), ("v", np.exp(-bias))):
+        gradient = getattr(found, name) * scale
+        np.testing.assert_allclose(
+            gradient, getattr(plain, name), rtol=1e-9, atol=1e-8 + 5 * allowed
+        )
+    assert found.error < 1e-8
+
+
 def test_a_bias_cancels_without_a_background() -> None:
     """Softmax-1 without the 1 is softmax-v, whatever the biases: written by a user, in both ways."""
     rng = np.random.default_rng(4)

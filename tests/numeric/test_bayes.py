@@ -260,7 +260,7 @@ def test_error_is_honest_where_it_is_sampled() -> None:
 def test_out_of_reach_is_said_soon(prior: Prior, monkeypatch: pytest.MonkeyPatch) -> None:
     """An honest error or a refusal, after evaluating the race functions at most 2e8 times."""
     evaluated = 0
-    original = race.score_functions_4
+    original = race.score_functions
 
     def counted(tau: np.ndarray) -> tuple[np.ndarray, ...]:
         nonlocal evaluated
@@ -268,7 +268,7 @@ def test_out_of_reach_is_said_soon(prior: Prior, monkeypatch: pytest.MonkeyPatch
         assert evaluated < 4e8
         return original(tau)
 
-    monkeypatch.setattr(race, "score_functions_4", counted)
+    monkeypatch.setattr(race, "score_functions", counted)
     try:
         risk = bayes_risk(Task(3, prior), 1e-6)
     except QuadratureError as error:

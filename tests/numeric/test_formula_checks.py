@@ -16,6 +16,7 @@ from numeric import formula_checks as room
 from numeric import verified
 from numeric.cli import main
 from numeric.formula_checks import formula_checks
+from numeric.landau_checks import landau_checks
 from numeric.query_formula_checks import PROBLEM, query_formula_checks
 from numeric.verified import coefficient_check, problem_of, slope_check, words_of
 
@@ -103,8 +104,8 @@ def test_oracles() -> None:
     assert slope_check(12.0, lambda h: (2 + h) ** 3, 1e-12).passed
     assert not slope_check(12.0001, lambda h: (2 + h) ** 3, 1e-12).passed
     values = [3 * x**2 - 7 * x**4 + x**6 for x in verified.SCALES]
-    assert coefficient_check(3.0, values, 2, 1e-15).passed
-    assert not coefficient_check(3.001, values, 2, 1e-15).passed
+    assert coefficient_check(3.0, verified.SCALES, values, 2, 1e-15).passed
+    assert not coefficient_check(3.001, verified.SCALES, values, 2, 1e-15).passed
 
 
 def test_documents_with_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,3 +136,12 @@ def test_a_check_that_fails_is_the_exit_code(
     assert main(["derive", "--document", str(tmp_path), "linear"]) == 1
     assert "some DISAGREE" in capsys.readouterr().out
     assert "DISAGREES" in (tmp_path / "linear.md").read_text()
+
+
+def test_steep_weights_are_checked_at_smaller_scales() -> None:
+    """Where exp(8 chi) varies, scales made for exp(chi) are beyond its series."""
+    steep = Attention("steep", exp(8 * chi), "per-head")
+    assert verified.scales_of(steep) == pytest.approx(verified.SCALES / 8)
+    assert verified.scales_of(ACTIVATIONS["linear"]) == pytest.approx(verified.SCALES)
+    found = list(landau_checks(steep))
+    assert len(found) == 5 and all(x.check.passed for x in found)
