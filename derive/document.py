@@ -93,7 +93,8 @@ def document(
 
 def _weights(write: "Writer", attention: Attention) -> None:
     write.title(f"{attention.name} attention")
-    source = f"Reference: {attention.reference}. " if attention.reference else ""
+    reference = attention.reference.replace("`", "'")  # which would mark a formula
+    source = f"Reference: {reference}. " if reference else ""
     write.line(f"{source}Weights are {_NORMALIZED[attention.normalization]}.")
     write.section("Task")
     write.line(

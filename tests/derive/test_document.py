@@ -341,10 +341,10 @@ def test_no_unresolved_names(name: str) -> None:
 
 def test_user_defined_activations_have_a_document() -> None:
     weight = sp.exp(chi + chi**2 / 3)
-    attention = Attention("bent", weight, "pooled", Rational(3, 2), reference="a notebook")
+    attention = Attention("bent", weight, "pooled", Rational(3, 2), reference="a `notebook")
     source = document(attention, "text")
     assert "# bent attention" in source
-    assert "Reference: a notebook." in source
+    assert "Reference: a 'notebook." in source
     assert formulas(source)["w(chi, b)"] == "exp(chi**2/3 + chi)"
     assert formulas(source)["a_l"] == "sum_h w_hl / (3/2 + sum_h'l' w_h'l')"
     assert formulas(source)["dB/du"].endswith("*exp(-3*exp(-u)/2)")
