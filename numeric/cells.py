@@ -26,11 +26,11 @@ def compute_cell(i: int, call: Callable[[], object]) -> tuple[int, Labelled | st
     except HeadflowError as error:
         words = InputError.__str__(error) if isinstance(error, ExperimentError) else str(error)
         return i, words, True
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return i, f"{type(error).__name__}: {describe(Verbatim(_words(error)))}", False
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:

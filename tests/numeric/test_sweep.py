@@ -158,19 +158,20 @@ def test_errors_that_may_pass_are_tried_again(tmp_path: Path) -> None:
             stream.write("x")
         if x == 1:
             raise SimulationError("never")
-        if x == 2 and len(memory.read_text()) < 4:
+        if x == 2 and len(memory.read_text()) < 5:
             raise MemoryError("too large")
+        if x == 3:
+            raise SystemExit("gone")
         return float(x)
 
-    folder = tmp_path / "out"
-    first = run_sweep(fails_once, {"x": [0, 1, 2]}, folder=folder)
-    assert [x["error"] for x in json.loads(first.attrs["failed"])] == [
-        "never",
-        "MemoryError: too large",
-    ]
-    second = run_sweep(fails_once, {"x": [0, 1, 2]}, folder=folder)
-    assert [x["error"] for x in json.loads(second.attrs["failed"])] == ["never"]
-    assert memory.read_text() == "xxxx" and float(second.value.sel(x=2)) == 2.0
+    def run() -> tuple[Any, list[str]]:
+        found = run_sweep(fails_once, {"x": [0, 1, 2, 3]}, folder=tmp_path / "out")
+        return found, [x["error"] for x in json.loads(found.attrs["failed"])]
+
+    assert run()[1] == ["never", "MemoryError: too large", "SystemExit: gone"]
+    found, errors = run()
+    assert errors == ["never", "SystemExit: gone"]
+    assert memory.read_text() == "xxxxxx" and float(found.value.sel(x=2)) == 2.0
 
 
 def test_a_function_of_ones_own() -> None:
