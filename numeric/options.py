@@ -141,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
         "--compare",
         choices=("flow",),
         help="runs at 1, 2, 4 and 8 times sgd.dimension against the flow at the same kappa, up to its "
-        "first passage; exit code 1 if they disagree",
+        "first passage; exit code 1 if they disagree; takes a minute or two for the shipped examples",
     )
     sgd.add_argument(
         "--scaling",

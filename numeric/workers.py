@@ -1,8 +1,9 @@
 """Independent jobs side by side: processes of this machine, or a Dask cluster."""
 
+import asyncio
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,7 +76,8 @@ def _connected(scheduler: str | None) -> Iterator[Any]:
         expected = 'none, or python -m pip install "headflow[cluster]"'
         raise InputError("scheduler", scheduler, expected) from None
     try:
-        # As the default it would outlast a connection that fails.
+        with ThreadPoolExecutor(1) as thread:  # a notebook has an event loop of its own
+            thread.submit(asyncio.run, _reach(scheduler)).result()
         client = Client(scheduler, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         found = Verbatim(f"{scheduler!r}, which does not answer ({type(error).__name__})")
@@ -86,3 +88,15 @@ def _connected(scheduler: str | None) -> Iterator[Any]:
                 "scheduler", Verbatim(f"{scheduler!r} without workers"), "some workers"
             )
         yield client
+
+
+async def _reach(scheduler: str) -> None:
+    """Connect to a scheduler and hang up.
+
+    A client that fails to connect is never closed: collected as garbage while another one starts, it
+    waits for a lock for ever.
+    """
+    from distributed.comm.core import connect
+
+    connection = await asyncio.wait_for(connect(scheduler, timeout=PATIENCE), PATIENCE)
+    await connection.close()

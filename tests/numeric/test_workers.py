@@ -1,5 +1,7 @@
 """A Dask cluster of two processes gives the bits of one process; schedulers that are none are refused."""
 
+import asyncio
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +74,26 @@ def test_no_scheduler(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         list(unordered(square, [(1.0,)], scheduler=address))
     assert "\n" not in str(error.value)
     assert dask.config.get("scheduler", None) is None  # nothing outlasts it
+
+
+def test_a_scheduler_that_does_not_answer_leaves_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that fails would be collected later, perhaps in the middle of another one's start."""
+    monkeypatch.setattr("numeric.workers.PATIENCE", 0.5)
+    started: list[object] = []
+    monkeypatch.setattr("distributed.Client", lambda *x, **y: started.append(x))
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(InputError, match="which does not answer"):
+            list(unordered(square, [(1.0,)], scheduler=address))
+    assert not started
+
+
+def test_a_cluster_from_within_an_event_loop(cluster: str) -> None:
+    """As in a notebook."""
+
+    async def run() -> list[float]:
+        return list(unordered(square, ((float(x),) for x in range(3)), scheduler=cluster))
+
+    assert sorted(asyncio.run(run())) == [0, 1, 4]

@@ -37,7 +37,13 @@ def settled(name: str, folder: Path | None = None) -> Entry:
     return entry
 
 
-@pytest.mark.parametrize("name", IDS)
+# The longest ones: `headflow claims` compares all verdicts, too.
+LONG = ("A13",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] if x in LONG else []) for x in IDS]
+)
 def test_quick_verdicts_are_those_of_the_ledger(name: str, folder: Path) -> None:
     entry = settled(name, folder)
     assert not entry.error
